@@ -122,6 +122,9 @@ def test_who_is_refused_is_the_one_to_mend(toy: Course) -> None:
     ],
 )
 def test_a_name_that_is_nearly_right_is_named(toy: Course, line: str, said: str) -> None:
+    config = toy.root / "phases/00-toy/phase.toml"
+    manifest = config.read_text().replace("test_seconds = 1\n", "test_seconds = 60\n")
+    config.write_text(manifest)  # on a busy machine, importing torch takes longer than a second
     solve(toy)
     rewrite(toy, "clamp", f"smallest = min(wanted, budget, limit)\n{line}")
     shown = screen(toy)[0]
