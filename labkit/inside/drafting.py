@@ -133,7 +133,9 @@ def without_empty(drafts: dict[str, list[int]]) -> dict[str, list[int]]:
     """Who has no idea may be absent, or have an empty list."""
     if not isinstance(drafts, dict):
         return drafts
-    return {request_id: ids for request_id, ids in drafts.items() if ids is None or len(ids)}
+    return {
+        request_id: ids for request_id, ids in drafts.items() if not isinstance(ids, list) or ids
+    }
 
 
 def look_up(

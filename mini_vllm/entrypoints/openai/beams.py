@@ -14,7 +14,6 @@ Source: vllm/entrypoints/generate/beam_search/online.py#L28-L225 (BeamSearchOnli
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -96,7 +95,7 @@ async def _propose(
         one.output_kind = RequestOutputKind.FINAL_ONLY
     streams = await state.submit(request_id, prompts, params, lora, priority, headers)
     try:
-        outputs = await asyncio.gather(*(stream.collector.get() for stream in streams))
+        outputs = [await stream.collector.get() for stream in streams]
         for output in outputs:
             state.check_output(output)
         return outputs
