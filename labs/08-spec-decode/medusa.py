@@ -95,7 +95,7 @@ class MedusaProposer:
         self.k = num_speculative_tokens
 
     def propose(self, step: ProposerInput) -> dict[str, list[int]]:
-        """Drafts of every request that got a token, by the first k heads.
+        """Drafts of every request that got a token, by the first k heads; others are absent.
 
         They look at the hidden state that the newest token was sampled from: that of the last
         token that stays (``step.num_valid``). Behind it lie those of rejected drafts, which

@@ -36,12 +36,12 @@ def find_longest_matched_ngram_and_propose_tokens(
         1 2 3 1 2 3 1 2      n = 3, "3 1 2": first at index 2; "3 1 2" follows
 
     Args:
-        origin_tokens: ``[N]``, prompt and output.
+        origin_tokens: ``[N]``, prompt and output, an array or a list; may be empty.
         max_model_len: no draft lies at or beyond this position.
         k: at most so many drafts.
 
     Returns:
-        ``[at most k]`` tokens, fewer where the text ends; empty without a match.
+        ``[at most k]`` tokens, fewer where the text ends; an empty array without a match.
 
     The work is O(N) for each length tried, in whole arrays: ends of n-grams that match are those
     of (n-1)-grams that match, if the token before them does too.

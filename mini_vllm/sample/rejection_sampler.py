@@ -100,7 +100,8 @@ def recovered_probs(
         target_probs: ``[N, V]``, p; not changed.
 
     Returns:
-        ``[N, V]``. Where p equals q nothing is ever rejected, and the row is all zeros.
+        ``[N, V]``. Where p equals q nothing is ever rejected, and the row is all zeros. Any other
+        row sums to 1, however little p and q differ.
 
     Source: vllm/v1/sample/rejection_sampler.py#L853-L921 (sample_recovered_tokens_kernel)
     @ v0.22.1

@@ -171,13 +171,14 @@ class DraftModelProposer:
 
         The newest token and all drafts but the last are fed, and each writes its keys and values.
         So with n tokens, d drafts write the slots n - 1 ... n + d - 2. The slots end where the
-        request's blocks end: behind them lie the blocks of others. And the target verifies no
-        draft at the last position of a full-length text, which is ``max_model_len - 1``.
+        request's blocks end: behind them lie the blocks of others. Drafts stand at positions n,
+        n + 1, ...; the last position, ``max_model_len - 1``, gets none: the scheduler verifies no
+        draft there.
 
         Returns:
             ``[R]``, between 0 and k; 0 for requests without a new token.
 
-        Source: upstream asks nobody; see vllm/v1/core/sched/scheduler.py#L700-L707
+        Source: upstream has no such question; see vllm/v1/core/sched/scheduler.py#L700-L707
         (Scheduler.schedule) @ v0.22.1, where an admitted request gets no slots for drafts.
         """
         num_tokens = step.batch.num_tokens[step.rows]

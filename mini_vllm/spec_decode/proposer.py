@@ -38,7 +38,7 @@ def num_valid_tokens(
         ``[R]``.
 
     Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output) @ v0.22.1,
-    which takes the same number back from ``num_computed_tokens``.
+    which takes the other tokens, drafts + 1 - sampled, back from ``num_computed_tokens``.
     """
     num_accepted = np.maximum(num_sampled - 1, 0)
     return num_scheduled - num_drafts + num_accepted

@@ -1,4 +1,4 @@
-"""Faults that users of inference engines reported: each case is sent again, and must come out right.
+"""Faults that users reported: each case is sent again, and must come out right.
 
 A file of `tests/corpora/reports` is one fault. A case names the way it takes, `room.function`: that
 function of `tests/engine/reports/room.py` gets what the case gives, and its answer must be `right`.
@@ -45,5 +45,6 @@ def test_a_report_is_complete(name: str) -> None:
     for test in report.get("tests", []):
         path, _, function = test.partition("::")
         tree = ast.parse((ROOT / path).read_text())
-        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
         assert function in defined, f"{name}.toml names {test}, which is not there"
