@@ -332,12 +332,9 @@ class Worker:
             self.threads.leaves_a_core = True
 
     def sleep(self) -> None:
-        """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory.
-
-        Tensors keep their identity and lose their storage, so whoever holds one needs not know.
-        """
-        for layer in self.model_runner.kv_cache.layers:
-            layer.untyped_storage().resize_(0)
+        """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory."""
+        for cache in self._kv_caches():
+            cache.release()
         if self.device.type == "cuda":
             self.model_runner.graphs = None  # they know addresses
             self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
@@ -346,14 +343,19 @@ class Worker:
             torch.cuda.empty_cache()
 
     def wake_up(self) -> None:
-        for layer in self.model_runner.kv_cache.layers:
-            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
-            layer.zero_()
+        for cache in self._kv_caches():
+            cache.restore()
         if self.device.type == "cuda":
             for weight, values in self._asleep:
                 weight.data = values.to(self.device)
             self._asleep = []
             self.warm_up()
+
+    def _kv_caches(self) -> list[KVCache]:
+        """The model's, and the drafter's if it has one."""
+        proposer = getattr(self.model_runner.speculator, "proposer", None)
+        drafted = getattr(proposer, "kv_cache", None)
+        return [self.model_runner.kv_cache, *([] if drafted is None else [drafted])]
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""

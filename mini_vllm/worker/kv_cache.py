@@ -5,8 +5,10 @@ One tensor per layer, ``[2, num_blocks, block_size, num_kv_heads, head_dim]`` (0
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -121,8 +123,15 @@ def choose_num_blocks(
     return num_blocks
 
 
+SCRUBBED_AT_ONCE = 2**20
+"""Numbers of the cache that are looked at together for one that is not finite."""
+
+
 class KVCache:
     """The KV tensors of all layers on the device, and of swapped-out blocks on the host.
+
+    In main memory a block takes room from its first use on: the system hands out a page, zeroed,
+    when it is first written. A large pool costs nothing at the start.
 
     Args:
         spec: the model's KV shape.
@@ -140,23 +149,54 @@ class KVCache:
     ) -> None:
         shape = (block_size, spec.num_kv_heads, spec.width)
         layers = range(spec.num_layers)
-        self.layers = [
-            torch.zeros(2, num_blocks, *shape, dtype=spec.dtype, device=device) for _ in layers
-        ]
+        self._pages: list[mmap.mmap] = []
+        self.layers = [self._zeros((2, num_blocks, *shape), spec.dtype, device) for _ in layers]
+        cpu = torch.device("cpu")
         self.host_layers = [
-            torch.zeros(2, num_host_blocks, *shape, dtype=spec.dtype) for _ in layers
+            self._zeros((2, num_host_blocks, *shape), spec.dtype, cpu) for _ in layers
         ]
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Zeros; in main memory pages of a private mapping, for `torch.zeros` writes each."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if device.type != "cpu" or num_bytes == 0:
+            return torch.zeros(shape, dtype=dtype, device=device)
+        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._pages.append(pages)
+        return torch.frombuffer(pages, dtype=dtype).view(shape)
+
+    def release(self) -> None:
+        """Give the memory back until :meth:`restore`; what the cache held is lost.
+
+        Tensors and their addresses stay, so a holder of one needs not know.
+        """
+        for pages in self._pages:
+            pages.madvise(mmap.MADV_DONTNEED)  # the next use finds zeros in a new page
+        for layer in self._on_device():
+            layer.untyped_storage().resize_(0)
+
+    def restore(self) -> None:
+        """Take the memory again, zeroed."""
+        for layer in self._on_device():
+            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
+            layer.zero_()
+
+    def _on_device(self) -> Iterator[Tensor]:
+        return (layer for layer in self.layers if layer.device.type != "cpu")
 
     def scrub(self) -> None:
         """Replace NaN and infinities by 0.
 
         A masked slot counts for nothing only while it is finite (-inf + NaN is NaN), so what a
-        broken request has left in its blocks would break their next owner too.
+        broken request has left in its blocks would break their next owner too. What is finite is
+        read only, since writing would give every page of the pool its memory.
         """
         for layer in (*self.layers, *self.host_layers):
             if not layer.is_floating_point():  # bytes, of which none means such a number
                 continue
-            layer.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            for part in layer.view(-1).split(SCRUBBED_AT_ONCE):
+                if not part.sum(dtype=torch.float32).isfinite():
+                    part.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy ``(device block, host block)`` pairs to the host."""
