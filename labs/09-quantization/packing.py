@@ -54,7 +54,8 @@ def choose_qparams(
 def quantize(weight: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
     """The stored number of each weight: round half to even, add zero, clamp to 0 .. 2^bits - 1.
 
-    `weight` is `[N, K]`, `scale` and `zero` are `[N, G]`; returns `[N, K]` int32.
+    `weight` is `[N, K]`, `scale` and `zero` are `[N, G]`; returns `[N, K]` int32. A weight is
+    divided by its scale in float32, and stays as it is.
     """
     # TODO 09.2
     raise NotImplementedError(

@@ -85,7 +85,7 @@ def quantize_kv(x: Tensor, form: CacheFormat, scale: float = 1.0) -> Tensor:
     even (upstream at the pin cuts the fraction off), fp8 by the cast. With `per_token_head` the
     scale is the head's own (see `token_head_scales`), and its four bytes follow the numbers;
     otherwise `scale` is used. NaN becomes 0 and an infinity LARGE, of its sign, before anything
-    else: what lies in a page must never spoil its next owner.
+    else: what lies in a page must never spoil its next owner. `x` stays as it is.
 
     Source: vllm/v1/attention/ops/triton_reshape_and_cache_flash.py#L139-L236
     (_reshape_cache_per_token_head) @ v0.22.1.
@@ -100,7 +100,10 @@ def quantize_kv(x: Tensor, form: CacheFormat, scale: float = 1.0) -> Tensor:
 def dequantize_kv(
     data: Tensor, form: CacheFormat, dtype: torch.dtype, scale: float = 1.0
 ) -> Tensor:
-    """What the bytes of a cache mean: `[..., D + pad_bytes]` int8 -> `[..., D]` in `dtype`."""
+    """What the bytes of a cache mean: `[..., D + pad_bytes]` int8 -> `[..., D]` in `dtype`.
+
+    The product of number and scale is made in float32 and rounded to `dtype` once.
+    """
     # TODO 09.7
     raise NotImplementedError(
         "TODO 09.7: write dequantize_kv in labs/09-quantization/quantized.py"

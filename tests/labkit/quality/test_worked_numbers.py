@@ -1,14 +1,19 @@
-"""The numbers that the deep dives work out are what the engine does."""
+"""The numbers that chapters work out are what the engine does."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+
+import torch
 
 from labkit.course.root import ROOT
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.policies.vllm_v0 import VllmV0
+from mini_vllm.quantization.oneshot.gptq import inverse_factor
+from mini_vllm.quantization.packing import quantize
 from mini_vllm.request import Request
 from tests.engine.core.build import add, ids, make_request, make_scheduler, step, table
 
@@ -98,3 +103,45 @@ def test_16_siblings_share_full_blocks_and_v0_copies_the_last() -> None:
     text = deep_dive("16")
     assert "with 64 tokens instead of 160" in text
     assert "copied the last block three times" in text
+
+
+def chapter(phase: str, name: str) -> str:
+    [path] = Path(ROOT, "phases").glob(f"{phase}-*/{name}.md")
+    return path.read_text(encoding="utf-8")
+
+
+def test_08_what_is_accepted_is_what_two_distributions_share() -> None:
+    q, p = (0.6, 0.3, 0.1), (0.3, 0.3, 0.4)
+    accepted = [a * min(1.0, b / a) for a, b in zip(q, p, strict=True)]
+    assert round(sum(accepted), 9) == 0.7 == round(sum(map(min, q, p)), 9)
+    assert "the chance of acceptance is Σ min(p, q)" in chapter("08", "00-guide")
+
+
+def test_09_the_steps_of_the_group() -> None:
+    weight, bits = torch.tensor([[0.31, -0.08, 0.02, 0.17]]), 4
+    for steps, stored, back in ((7, 15, 0.310), (8, 15, 0.271), (16, 15, 0.136)):
+        scale, zero = torch.tensor([[0.31 / steps]]), torch.tensor([[8]])
+        numbers = quantize(weight, scale, zero, bits)
+        assert int(numbers[0, 0]) == stored
+        assert round(float((numbers - zero)[0, 0] * scale), 3) == back
+    assert "stored as 15 and read back as 0.136" in chapter("09", "02-mini-build")
+
+
+def test_09_where_each_format_reaches_the_ridge() -> None:
+    text = chapter("09", "00-guide")
+    for bits, tokens in ((16, 295), (8, 148), (4 + 16 / 128, 77)):
+        assert math.ceil(295 * bits / 16) == tokens
+        assert f"{tokens} tokens" in text or re.search(rf"T +{tokens}\n", text), tokens
+    assert round(16 / (4 + 16 / 128), 2) == 3.88 and round(295 / 128, 1) == 2.3
+    assert round(164 / 35, 1) == 4.7
+
+
+def test_09_the_factor_of_two_inputs_that_are_nearly_equal() -> None:
+    factor = inverse_factor(torch.ones(2, 2), 0.01)
+    rounded = [[round(x, 3) for x in row] for row in factor.tolist()]
+    assert rounded == [[7.089, -7.018], [0.0, 0.995]]
+    assert round(float(factor[0, 1] / factor[0, 0]), 3) == -0.990
+    error = (0.6 - 1) / float(factor[0, 0])
+    assert round(error, 4) == -0.0564
+    assert round(0.6 - error * float(factor[0, 1]), 3) == 0.204
+    assert "[[7.089, -7.018], [0, 0.995]]" in chapter("09", "02-mini-build")
