@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -44,6 +44,14 @@ from mini_vllm.structured_output.patterns import (
     parse_regex,
     union,
 )
+from mini_vllm.structured_output.references import (
+    TOO_DEEP,
+    escaped,
+    look_up,
+    moved,
+    read_pointer,
+    write_pointer,
+)
 from mini_vllm.structured_output.schema_algebra import (
     ANNOTATIONS,
     TYPES,
@@ -59,12 +67,8 @@ MAX_VALUES = 2_000
 """Most values of an enum."""
 MAX_SPELLED_OUT = 12
 """Most properties of an object whose cases are written out one by one."""
-MAX_NESTING = 500
-"""Most levels of objects and lists: a part's key is its text, which its outer parts' hold again."""
 MAX_INDENT = 20
 """Most spaces or tabs in one place."""
-
-TOO_DEEP = f"the schema nests too deeply, at most {MAX_NESTING} levels; use $defs and $ref"
 
 Schema = dict[str, Any] | bool
 
@@ -108,10 +112,8 @@ def compile_schema(schema: Any, any_whitespace: bool = True, close_objects: bool
             raise ValueError(TOO_DEEP) from None
         except ValueError as error:
             raise ValueError(f"json is no valid JSON: {error}") from None
-    if _nests_deeper(schema, MAX_NESTING):
-        raise ValueError(TOO_DEEP)
     try:
-        return _Compiler(schema, white_space(any_whitespace), close_objects).compile()
+        return _Compiler(moved(schema), white_space(any_whitespace), close_objects).compile()
     except RecursionError:  # it has more levels where its references are put in
         raise ValueError(TOO_DEEP) from None
 
@@ -180,23 +182,21 @@ class _Compiler:
             raise SchemaError(
                 place, f"$ref {reference!r} leads out of the schema; copy what it needs to $defs"
             )
-        target: Any = self.root
-        for part in reference[1:].split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~").replace("%25", "%")
-            if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
-                target = target[int(part)]
-            elif isinstance(target, dict) and part in target:
-                target = target[part]
-            else:
-                known = ", ".join(self.root.get("$defs", {})) if isinstance(self.root, dict) else ""
-                raise SchemaError(
-                    place, f"$ref {reference!r} leads nowhere; $defs has: {known or 'nothing'}"
-                )
         if reference != "#" and not reference.startswith("#/"):
             raise SchemaError(
-                place, f"$ref {reference!r} names an anchor; write its path, #/$defs/..."
+                place, f"$ref {reference!r} names an anchor that no part of the schema has"
             )
-        return target, reference
+        path = read_pointer(reference)
+        try:
+            return look_up(self.root, path), reference
+        except KeyError as error:
+            end = path[: error.args[0]]
+            found = look_up(self.root, end)
+            known = ", ".join(found) if isinstance(found, dict) else ""
+            raise SchemaError(
+                place, f"$ref {reference!r} leads nowhere; {write_pointer(end)} has: "
+                f"{known or 'nothing'}",
+            ) from None  # fmt: skip
 
     def combination(self, keyword: str, parts: list[Schema], rest: Schema, place: str) -> Pattern:
         """One of `parts`, each together with what stands beside it."""
@@ -354,7 +354,7 @@ class _Compiler:
         members = [
             pair(
                 literal(name, EMPTY),
-                self.call(part, f"{place}/properties/{_escaped(name)}"),
+                self.call(part, f"{place}/properties/{escaped(name)}"),
                 self.space,
             )
             for name, part in allowed.items()
@@ -451,23 +451,6 @@ def _unenforceable(place: str, keyword: str) -> SchemaError:
     return SchemaError(
         place, f"{keyword} cannot be enforced; remove it and check the output yourself"
     )
-
-
-def _escaped(name: str) -> str:
-    """A name as a step of a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _nests_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects nest deeper: Pythons differ in how much of it they bear."""
-    layer = [value]
-    for _ in range(levels):
-        layer = [part for one in layer for part in _parts(one)]
-    return any(isinstance(one, (dict, list)) for one in layer)
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _key(value: Any) -> str:

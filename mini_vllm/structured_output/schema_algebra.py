@@ -43,7 +43,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
 }
 ANNOTATIONS = frozenset(
-    "title description default examples $schema $comment $id $defs definitions deprecated "
+    "title description default examples $schema $comment $defs definitions deprecated "
     "readOnly writeOnly discriminator".split()
 )
 """Keywords that forbid nothing."""
@@ -128,8 +128,6 @@ def check_syntax(schema: Any, place: str) -> None:
             place, f"the schema is {json.dumps(schema)[:60]}; it must be an object, true or false"
         )
     for keyword, value in {} if isinstance(schema, bool) else schema.items():
-        if keyword == "$id" and place != "#":
-            raise SchemaError(place, "$id makes a schema of its own; leave it out, and use $defs")
         if keyword in ANNOTATIONS or keyword.startswith("x-"):
             continue
         if keyword not in KEYWORDS:

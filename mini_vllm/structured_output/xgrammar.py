@@ -22,6 +22,8 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputOptions,
 )
 from mini_vllm.structured_output.native import read_constraint
+from mini_vllm.structured_output.references import PLAIN_REFERENCE, hoisted
+from mini_vllm.structured_output.schema_algebra import TYPES
 from mini_vllm.structured_output.token_index import TokenTable
 
 MAX_CACHE_BYTES = 256 * 2**20
@@ -154,7 +156,9 @@ class XgrammarBackend(StructuredOutputBackend):
         layout: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
         if self.any_whitespace and kind is not StructuredOutputOptions.COMPACT_JSON:
             layout = {"any_whitespace": True, "max_whitespace_cnt": MAX_WHITESPACE}
-        schema = '{"type": "object"}' if kind is StructuredOutputOptions.JSON_OBJECT else spec
+        schema = '{"type": "object"}'
+        if kind is not StructuredOutputOptions.JSON_OBJECT:
+            schema = json.dumps(hoisted(json.loads(spec)))
         return self.compiler.compile_json_schema(schema, strict_mode=self.close_objects, **layout)
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
@@ -175,7 +179,7 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
     if kind is StructuredOutputOptions.REGEX:
         _check_regex(spec)
     if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
-        _check_schema(json.loads(spec), "#", close_objects)
+        _check_schema(hoisted(json.loads(spec)), "#", close_objects)
 
 
 def _check_regex(pattern: str) -> None:
@@ -215,11 +219,13 @@ def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
     for alone in ("$ref", "anyOf", "enum", "const"):
         if alone in keywords:
             keywords.remove(alone)
+            if alone in ("enum", "const") and _is_said_by_values(schema):
+                keywords.discard("type")
             break
     else:
         if isinstance(kind := schema.get("type", ""), str):
             keywords -= {"type"} | _ENFORCED.get(kind, set())
-    if not re.fullmatch(r"#(/(\$defs|definitions)/[^/]+)?", schema.get("$ref", "#")):
+    if not PLAIN_REFERENCE.fullmatch(schema.get("$ref", "#")):
         keywords.add("$ref")  # to a place that is not looked at below
     properties = schema.get("properties", {})
     if not set(schema.get("required", [])) <= properties.keys():
@@ -237,6 +243,16 @@ def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
     parts += [schema[key] for key in ("items", "additionalProperties") if key in schema]
     for part in parts:
         _check_schema(part, place, close_objects)
+
+
+def _is_said_by_values(schema: dict[str, Any]) -> bool:
+    """Whether the type beside an enum or const forbids none of its values."""
+    types = schema.get("type", [])
+    values = schema.get("enum", [schema.get("const")])
+    return all(
+        any(TYPES[name](value) for name in ([types] if isinstance(types, str) else types))
+        for value in values
+    )
 
 
 def _quoted(choice: str) -> str:

@@ -21,6 +21,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from mini_vllm.structured_output.references import moved
+
 START, END = "<tool_call>", "</tool_call>"
 PARSERS = ("hermes",)
 
@@ -195,8 +197,12 @@ def tool_schema(
 ) -> dict[str, Any] | None:
     """The JSON schema that makes an answer a call; None if the model is free.
 
-    "required": an array of ``{"name": ..., "parameters": ...}``, at most ``max_calls`` of them. A
-    named tool: its own parameters.
+    "required": an array of ``{"name": ..., "parameters": ...}``, at most ``max_calls`` of them,
+    where a reference of a tool's schema still leads to that tool's own part. A named tool: its
+    own parameters.
+
+    Raises:
+        ValueError: for parameters that nest too deeply to be moved into the array.
 
     Source: vllm/tool_parsers/utils.py#L220-L253 (get_json_schema_from_tools) @ v0.22.1
     """
@@ -205,17 +211,18 @@ def tool_schema(
         return functions[choice["function"]["name"]].get("parameters") or NO_ARGUMENTS
     if choice != "required":
         return None
-    one_of = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "enum": [name]},
-                "parameters": function.get("parameters") or NO_ARGUMENTS,
-            },
-            "required": ["name", "parameters"],
-            "additionalProperties": False,
-        }
-        for name, function in functions.items()
-    ]
+    one_of = []
+    for index, (name, function) in enumerate(functions.items()):
+        place = ("items", "anyOf", str(index), "properties", "parameters")
+        parameters = function.get("parameters") or NO_ARGUMENTS
+        call = {"name": {"type": "string", "enum": [name]}, "parameters": moved(parameters, place)}
+        one_of.append(
+            {
+                "type": "object",
+                "properties": call,
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+        )
     array: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": one_of}}
     return array if max_calls is None else array | {"maxItems": max_calls}

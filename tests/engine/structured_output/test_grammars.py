@@ -220,7 +220,7 @@ def test_masks_equal_those_of_xgrammar(
     (JSON, '{"properties": {"a": {"oneOf": [{"type": "null"}]}}, "type": "object"}', "oneOf"),
     (JSON, '{"type": "integer", "anyOf": [{"type": "string"}, {"type": "integer"}]}', "type"),
     (JSON, '{"type": "string", "enum": [1, "a"]}', "type"),
-    (JSON, '{"$ref": "#/default", "default": {"type": "string"}}', "$ref"),
+    (JSON, '{"$ref": "#/default", "default": {"maxLength": 2}}', "maxLength"),
     (JSON, '{"type": "object", "required": ["a"]}', "required"),
     (JSON, '{"type": "object", "properties": {"a": {}}, "additionalProperties": true}', "additio"),
     (REGEX, r"a\.b.c", "has . at position 4"), (REGEX, "a^b", "has ^ at position 1"),

@@ -13,8 +13,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mini_vllm.structured_output import json_schema
-from mini_vllm.structured_output.json_schema import MAX_NESTING, compile_schema
+from mini_vllm.structured_output.json_schema import compile_schema
 from mini_vllm.structured_output.pushdown import compile_rules
+from mini_vllm.structured_output.references import MAX_NESTING
 from tests.engine.pace import cpu_seconds
 from tests.engine.structured_output.keyword_table import PERSON, REFUSED, TABLE
 from tests.engine.structured_output.walks import accepts, automaton, random_text
