@@ -77,7 +77,8 @@ def new_token_ids(plan: SchedulerOutput, requests: Mapping[str, Request]) -> dic
     """The tokens that a plan computes of requests that the workers know: only the last stage has
     sampled them, so the plan brings them to the others.
 
-    Of a request that is resumed the plan has all tokens already.
+    They are the requests of ``plan.scheduled_cached_reqs``. Of one that is resumed the plan has all
+    tokens already, so it is left out.
 
     Source: vllm/v1/core/sched/scheduler.py#L1061-L1071 (Scheduler._make_cached_request_data)
     @ v0.22.1

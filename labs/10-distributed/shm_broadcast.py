@@ -117,8 +117,9 @@ class ShmRingBuffer:
         """Put ``message`` into the current chunk, behind a header, and go to the next chunk.
 
         The order is everything, for readers look at any moment: take ``written`` away, write
-        header and message, clear all ``read``, and set ``written`` last, behind a fence. The
-        header is 4 bytes, little-endian: the length, and the bits of ``header``.
+        header and message, clear all ``read``, and set ``written`` last, behind a call of
+        :func:`memory_fence`. The header is 4 bytes, little-endian: the length, and the bits of
+        ``header``.
 
         Source: vllm/distributed/device_communicators/shm_broadcast.py#L584-L610
         (MessageQueue.acquire_write) @ v0.22.1
@@ -132,7 +133,8 @@ class ShmRingBuffer:
     def commit_read(self, reader: int) -> tuple[bytes, int]:
         """Copy the message out of the current chunk, then say so, and go to the next chunk.
 
-        Not the other way round: once all have said so, the writer may write over it.
+        Not the other way round: once all have said so, the writer may write over it. A call of
+        :func:`memory_fence` comes before the first look at the chunk.
 
         Returns:
             The message, and the header's bits without the length.

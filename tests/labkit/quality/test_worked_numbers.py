@@ -11,6 +11,7 @@ import torch
 from labkit.course.root import ROOT
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.distributed.collectives import one_shot_time
 from mini_vllm.policies.vllm_v0 import VllmV0
 from mini_vllm.quantization.oneshot.gptq import inverse_factor
 from mini_vllm.quantization.packing import quantize
@@ -145,3 +146,23 @@ def test_09_the_factor_of_two_inputs_that_are_nearly_equal() -> None:
     assert round(error, 4) == -0.0564
     assert round(0.6 - error * float(factor[0, 1]), 3) == 0.204
     assert "[[7.089, -7.018], [0, 0.995]]" in chapter("09", "02-mini-build")
+
+
+def test_10_how_far_tensor_parallelism_pays() -> None:
+    text = chapter("10", "00-guide")
+    kv = 32 * 2 * 8 * 128 * 2
+    assert kv == 131_072 and round(64 * 4000 * kv / 1e9, 1) == 33.6
+    read, message = (16e9 + 33.6e9) / 4.8e12, 64 * 4096 * 2
+    assert message == 524_288 and round(message / 300e9 * 1e6, 2) == 1.75
+    for p in (1, 2, 8):
+        waits = 65 * one_shot_time(message, p, 5e-6, 1 / 300e9) if p > 1 else 0.0
+        step = read / p + waits
+        wait = f"{waits * 1e3:.2f} ms" if waits else "0"
+        faster = f"{read / step:.1f} x" if p > 1 else "1"
+        row = f"| {p} | {read / p * 1e3:.1f} ms | {wait} | {step * 1e3:.1f} ms | {faster} |"
+        assert row in text, row
+    kv = 80 * 2 * 8 * 128 * 2
+    assert round(kv / 1e3) == 328
+    for cards, tokens in ((2, "12,000"), (4, "452,000")):
+        room = cards * 80e9 * 0.9 - 140e9
+        assert f"{round(room / kv, -3):,.0f}" == tokens and tokens in text
