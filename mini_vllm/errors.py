@@ -10,6 +10,21 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlevel = 3
 
 
+class VLLMValidationError(ValueError):
+    """A value of a request that cannot be served, and the parameter that holds it.
+
+    Attributes:
+        parameter: its name, as vLLM calls it; over HTTP it is the error's ``param``.
+        value: what it is.
+
+    Source: vllm/exceptions.py#L9-L36 (VLLMValidationError) @ v0.22.1
+    """
+
+    def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
+        super().__init__(message)
+        self.parameter, self.value = parameter, value
+
+
 class EngineDeadError(Exception):
     """The engine is gone, and every request with it. There is no way back: start it anew.
 

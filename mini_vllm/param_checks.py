@@ -1,4 +1,4 @@
-"""Checks of the parameters that callers give, for `sampling_params`: each names what is wrong."""
+"""Checks of what callers give: parameters and lengths. Each error names what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import fields
 from numbers import Integral, Rational
 from typing import Any
 
-from mini_vllm.errors import show
+from mini_vllm.errors import VLLMValidationError, show
 
 MAX_INT64 = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -34,6 +34,47 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_context(
+    max_model_len: int, num_prompt_tokens: int, num_output_tokens: int = 0, details: str = ""
+) -> None:
+    """Refuse a prompt that does not fit the model's length together with its output.
+
+    Args:
+        num_output_tokens: how many the request asks for; 0: as many as there is room for, which
+            must be at least one.
+        details: of the prompt, behind its length.
+
+    Raises:
+        VLLMValidationError: with both numbers and the limit.
+
+    Source: vllm/renderers/params.py#L415-L440 (TokenizeParams._token_len_check) @ v0.22.1
+    """
+    if num_prompt_tokens == max_model_len:
+        num_output_tokens = max(num_output_tokens, 1)
+    total = num_prompt_tokens + num_output_tokens
+    if total > max_model_len:
+        raise context_overflow(
+            max_model_len,
+            num_output_tokens,
+            f"{num_prompt_tokens} input tokens{details}, for a total of {total} tokens",
+            parameter="input_tokens",
+            value=num_prompt_tokens,
+        )
+
+
+def context_overflow(
+    max_model_len: int, num_output_tokens: int, contents: str, parameter: str, value: int
+) -> VLLMValidationError:
+    """The error of a prompt that is too long, in vLLM's words: clients know it by its beginning."""
+    return VLLMValidationError(
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
+        f"{num_output_tokens} output tokens and your prompt contains {contents}. Please reduce "
+        "the length of the input prompt or the number of requested output tokens.",
+        parameter=parameter,
+        value=value,
+    )
 
 
 _PYTHONS_OWN: dict[bool, Callable[[Any], float]] = {True: int, False: float}

@@ -19,7 +19,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.multimodal.processing import MultiModalProcessor
-from mini_vllm.param_checks import MAX_INT64, is_text
+from mini_vllm.param_checks import MAX_INT64, context_overflow, is_text
 from mini_vllm.sampling_params import SamplingParams, derive_seed
 from mini_vllm.structured_output.choose import check_constraint
 
@@ -124,27 +124,34 @@ class InputProcessor:
             )
         return list(prompt)
 
-    def check_length(self, text: str) -> None:
+    def check_length(self, text: str, num_output_tokens: int = 0) -> None:
         """Refuse a text that cannot fit however it is cut into tokens: to cut it may take minutes.
 
+        Args:
+            num_output_tokens: how many must fit behind it.
+
         Raises:
-            ValueError: with its length and the limit.
+            VLLMValidationError: with its length and the limit.
 
         Source: vllm/renderers/params.py#L324-L349 (TokenizeParams._text_len_check) @ v0.22.1
         """
-        if len(text) <= self.max_model_len:
+        room = self.max_model_len - num_output_tokens
+        if len(text) <= room:
             return  # as almost all are
-        if len(text) > self.longest_text:
-            raise ValueError(
-                f"the prompt has {len(text)} characters; the maximum context length is "
-                f"{self.max_model_len} tokens of at most {self._longest_token} characters each; "
-                "shorten it or raise max_model_len"
+        most = self.longest_text(num_output_tokens)
+        if len(text) > most:
+            raise context_overflow(
+                self.max_model_len,
+                num_output_tokens,
+                f"{len(text)} characters (more than {most} characters, which is the upper bound "
+                f"for {room} input tokens)",
+                parameter="input_text",
+                value=len(text),
             )
 
-    @property
-    def longest_text(self) -> int:
+    def longest_text(self, num_output_tokens: int = 0) -> int:
         """Characters that fit the model's length if each token were the longest there is."""
-        return self.max_model_len * self._longest_token
+        return (self.max_model_len - num_output_tokens) * self._longest_token
 
     @cached_property
     def _longest_token(self) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mini_vllm.errors import VLLMValidationError
+from mini_vllm.param_checks import check_context
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
@@ -21,9 +24,18 @@ class PromptLimits:
         """Tokens that the whole KV cache holds."""
         return self.num_usable_blocks * self.block_size
 
-    def check(self, prompt: Sequence[int]) -> None:
-        """Raises ValueError for an empty prompt, a token outside the vocabulary, or a prompt that
-        leaves no room for a token of output."""
+    def check(self, prompt: Sequence[int], num_output_tokens: int = 0) -> None:
+        """Refuse a prompt that can never be served.
+
+        Args:
+            prompt: token ids.
+            num_output_tokens: how many the request asks for; 0: as many as there is room for,
+                which must be at least one.
+
+        Raises:
+            ValueError: for an empty prompt, a token outside the vocabulary, or a prompt that does
+                not fit the model's length, together with the output, or the KV cache.
+        """
         if not prompt:
             raise ValueError("the prompt is empty; it must have at least 1 token")
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
@@ -32,15 +44,12 @@ class PromptLimits:
                 f"the prompt has token id {bad}; the vocabulary ends at {self.vocab_size - 1}; was "
                 "it made with another tokenizer?"
             )
-        if len(prompt) >= self.max_model_len:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens; the maximum context length is "
-                f"{self.max_model_len} tokens (max_model_len), so at most {self.max_model_len - 1} "
-                "leave room for output; shorten it or raise max_model_len"
-            )
+        check_context(self.max_model_len, len(prompt), num_output_tokens)
         if len(prompt) > self.capacity:
-            raise ValueError(
+            raise VLLMValidationError(
                 f"the prompt has {len(prompt)} tokens; the KV cache holds {self.capacity} "
                 f"({self.num_usable_blocks} blocks of {self.block_size}); shorten it or raise "
-                "num_gpu_blocks"
+                "num_gpu_blocks",
+                parameter="input_tokens",
+                value=len(prompt),
             )

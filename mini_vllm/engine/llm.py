@@ -34,6 +34,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.param_checks import check_context
 from mini_vllm.policies import load_scheduler
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -307,13 +308,7 @@ class LLM:
         self, prompt: PromptType, params: BeamSearchParams, lora: LoRARequest | None
     ) -> BeamSearch:
         token_ids = self.engine.input_processor.tokenize(prompt)
-        length, most = len(token_ids) + params.max_tokens, self.config.scheduler.max_model_len
-        if length > most:
-            raise ValueError(
-                f"the prompt has {len(token_ids)} tokens; with max_tokens={params.max_tokens} a "
-                f"beam would have {length}, more than max_model_len={most}; shorten it, or lower "
-                "max_tokens"
-            )
+        check_context(self.config.scheduler.max_model_len, len(token_ids), params.max_tokens)
         check_width(params.beam_width, self.config.model.max_logprobs)
         eos_token_ids = self.engine.input_processor.model.eos_token_ids
         return BeamSearch(prompt, token_ids, params, eos_token_ids, lora)

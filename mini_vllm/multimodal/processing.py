@@ -32,6 +32,7 @@ from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.model.vision_config import VisionArgs
 from mini_vllm.multimodal.hasher import hash_image
 from mini_vllm.multimodal.media import MediaURL, on_white
+from mini_vllm.param_checks import check_context
 
 PLACEHOLDER = "<|image_pad|>"
 """How a caller writes a picture's place."""
@@ -198,12 +199,8 @@ class MultiModalProcessor:
         grids = [data["image_grid_thw"] for _, data in named]
         lengths = [t * h * w // merge**2 for t, h, w in grids]
         expanded, places = expand_placeholders(token_ids, self.vision.image_token_id, lengths)
-        if len(expanded) >= self.max_model_len:
-            raise ValueError(
-                f"the prompt has {len(expanded)} tokens, {sum(lengths)} of them images; the "
-                f"maximum context length is {self.max_model_len} tokens (max_model_len); send "
-                "fewer images, or smaller ones (mm_processor_kwargs), or raise max_model_len"
-            )
+        details = f", {sum(lengths)} of them images (send fewer, or smaller ones)"
+        check_context(self.max_model_len, len(expanded), details=details if images else "")
         return expanded, [
             MultiModalFeatureSpec(data, "image", name, place)
             for (name, data), place in zip(named, places, strict=True)

@@ -25,6 +25,7 @@ from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
+    check_max_tokens,
     check_text,
     cut_prompt,
     request_id,
@@ -122,9 +123,11 @@ async def prepare_chat(
     state: ServerState, request: ChatCompletionRequest
 ) -> tuple[PromptType, SamplingParams | BeamSearchParams]:
     """What the engine is asked: the conversation as token ids with its pictures, and how."""
+    wanted = _num_output_tokens(state, request)
     images = take_request_images(state, request)
-    token_ids = cut_prompt(state, await prompt_of(state, request), request)
-    params = _params(state, request, len(token_ids))
+    token_ids = await prompt_of(state, request, wanted)
+    token_ids = cut_prompt(state, token_ids, request, wanted)
+    params = _params(state, request, wanted or room_for_output(state, len(token_ids)))
     if request.cache_salt is None and not images and not request.mm_processor_kwargs:
         return token_ids, params
     prompt: dict[str, Any] = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
@@ -144,8 +147,22 @@ def take_request_images(
     return images
 
 
-async def prompt_of(state: ServerState, request: Any) -> list[int]:
-    """The conversation in the format of the model's template, as token ids."""
+def _num_output_tokens(state: ServerState, request: ChatCompletionRequest) -> int:
+    """What ``max_completion_tokens``, or the older ``max_tokens``, asks for; 0: neither does."""
+    name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    wanted = getattr(request, name)
+    if wanted is not None and wanted < 1:
+        raise APIError(f"{name} is {wanted}; it must be at least 1", param=name)
+    check_max_tokens(state, name, wanted)
+    return wanted or 0
+
+
+async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0) -> list[int]:
+    """The conversation in the format of the model's template, as token ids.
+
+    Args:
+        num_output_tokens: how many must fit behind it.
+    """
     template = getattr(request, "chat_template", None)
     if template is not None and not state.trust_request_chat_template:
         raise APIError(
@@ -180,7 +197,7 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
             **more,
         )
         if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
-            state.engine.input_processor.check_length(text)
+            state.engine.input_processor.check_length(text, num_output_tokens)
         check_text(state, text)
         # The template has written the special tokens that the model wants.
         special = bool(getattr(request, "add_special_tokens", False))
@@ -190,12 +207,8 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
 
 
 def _params(
-    state: ServerState, request: ChatCompletionRequest, num_tokens: int
+    state: ServerState, request: ChatCompletionRequest, max_tokens: int
 ) -> SamplingParams | BeamSearchParams:
-    name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-    wanted = getattr(request, name)
-    if wanted is not None and wanted < 1:
-        raise APIError(f"{name} is {wanted}; it must be at least 1", param=name)
     tops = request.top_logprobs
     if tops and not request.logprobs:  # clients that fill in every field send 0 for none
         raise APIError(
@@ -212,7 +225,6 @@ def _params(
         request.response_format = None
     if request.tools and request.tool_choice in (None, "auto"):
         request.skip_special_tokens = False  # some models have tags of calls among these
-    max_tokens = room_for_output(state, num_tokens, wanted)
     if request.use_beam_search:
         return request.beam_search_params(max_tokens)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)

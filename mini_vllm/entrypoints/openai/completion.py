@@ -23,10 +23,10 @@ from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
     Turns,
+    check_max_tokens,
     check_text,
     cut_prompt,
     request_id,
-    room_for_output,
     usage_of,
 )
 from mini_vllm.inputs import PromptType
@@ -79,14 +79,16 @@ async def create_completion(
             "over; leave one of the two out",
             param="stream",
         )
+    _check_max_tokens(state, request)
     prompts: list[PromptType] = []
     params: list[Any] = []
     turns = Turns()
     for prompt in split_prompts(request.prompt, request.n or 1):
         await turns.pass_on()
-        token_ids = cut_prompt(state, await _token_ids(state, prompt, request), request)
+        token_ids = await _token_ids(state, prompt, request)
+        token_ids = cut_prompt(state, token_ids, request, request.max_tokens)
         prompts.append(_with_salt(token_ids, request.cache_salt))
-        params.append(_params(state, request, len(token_ids)))
+        params.append(_params(state, request))
     answer_id = request_id("cmpl-", headers, request.request_id)
     submit = search_beams if request.use_beam_search else ServerState.submit
     streams = await submit(state, answer_id, prompts, params, lora, request.priority, headers)
@@ -126,10 +128,12 @@ async def _token_ids(
     """The prompt's tokens; ``add_special_tokens=False`` is for text that has its own already."""
     tokenizer, special = state.engine.tokenizer, request.add_special_tokens
     is_cut = request.truncate_prompt_tokens is not None
-    if tokenizer is None or not isinstance(prompt, str) or (special and not is_cut):
+    if tokenizer is None or not isinstance(prompt, str):
         return await state.engine.tokenize(prompt)
     if not is_cut:
-        state.engine.input_processor.check_length(prompt)
+        state.engine.input_processor.check_length(prompt, request.max_tokens)
+        if special:
+            return await state.engine.tokenize(prompt)
     check_text(state, prompt)
     return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=special)
 
@@ -138,17 +142,18 @@ def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:
     return token_ids if salt is None else {"prompt_token_ids": token_ids, "cache_salt": salt}
 
 
-def _params(
-    state: ServerState, request: CompletionRequest, num_tokens: int
-) -> SamplingParams | BeamSearchParams:
-    wanted = request.max_tokens
-    if wanted == 0 and request.echo:
-        wanted = 1
-    if wanted < 1:
+def _check_max_tokens(state: ServerState, request: CompletionRequest) -> None:
+    least = 0 if request.echo else 1
+    if request.max_tokens < least:
         raise APIError(
-            f"max_tokens is {wanted}; it must be at least 1 (0 only with echo)", param="max_tokens"
+            f"max_tokens is {request.max_tokens}; it must be at least 1 (0 only with echo)",
+            param="max_tokens",
         )
-    max_tokens = room_for_output(state, num_tokens, wanted)
+    check_max_tokens(state, "max_tokens", request.max_tokens)
+
+
+def _params(state: ServerState, request: CompletionRequest) -> SamplingParams | BeamSearchParams:
+    max_tokens = max(request.max_tokens, 1)  # the engine has no use for a request for none
     request.logprobs = state.engine.input_processor.num_logprobs("logprobs", request.logprobs)
     if request.use_beam_search:
         return request.beam_search_params(max_tokens)

@@ -18,6 +18,7 @@ import orjson
 from starlette.responses import Response
 
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
+from mini_vllm.errors import VLLMValidationError
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 
@@ -92,6 +93,8 @@ def as_api_error(error: BaseException) -> APIError:
         return APIError(message, HTTPStatus.NOT_IMPLEMENTED)
     if isinstance(error, (EngineDeadError, EngineGenerateError)):
         return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if isinstance(error, VLLMValidationError):
+        return APIError(message, HTTPStatus.BAD_REQUEST, error.parameter)
     if isinstance(error, (ValueError, TypeError, OverflowError)):
         return APIError(message, HTTPStatus.BAD_REQUEST, _param_in(message) or _blamed(message))
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -19,7 +19,7 @@ from mini_vllm.entrypoints.openai.chat import chat_logprobs, prepare_chat
 from mini_vllm.entrypoints.openai.errors import json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
-from mini_vllm.entrypoints.openai.state import ServerState, request_id
+from mini_vllm.entrypoints.openai.state import ServerState, check_max_tokens, request_id
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -30,6 +30,7 @@ async def create_response(
     lora = state.check_model(request.model)
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
+    check_max_tokens(state, "max_output_tokens", request.max_output_tokens)
     chat = request.as_chat()
     prompt, params = await prepare_chat(state, chat)
     answer_id = request_id("resp_", headers, request.request_id)

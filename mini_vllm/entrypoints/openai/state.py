@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from mini_vllm.engine.async_llm import AsyncLLM, Stream
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.entrypoints.openai.errors import APIError, of_output
+from mini_vllm.entrypoints.openai.protocol import GenerationRequest
 from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType
 from mini_vllm.lora.request import LoRARequest
@@ -245,7 +246,7 @@ def check_text(state: ServerState, text: str) -> None:
     """
     if len(text) <= MOST_TEXT:
         return
-    most = max(MOST_TEXT, state.engine.input_processor.longest_text)
+    most = max(MOST_TEXT, state.engine.input_processor.longest_text())
     if len(text) > most:
         raise APIError(
             f"prompt has {len(text):,} characters; at most {most:,} are tokenized at once; send "
@@ -254,39 +255,63 @@ def check_text(state: ServerState, text: str) -> None:
         )
 
 
-def cut_prompt(state: ServerState, token_ids: list[int], request: Any) -> list[int]:
+def check_max_tokens(state: ServerState, name: str, wanted: int | None) -> None:
+    """Refuse more output than the model's length, whatever the prompt.
+
+    Args:
+        name: of the request's field.
+        wanted: its value; None: it is not given.
+
+    Source: vllm/renderers/params.py#L195-L235 (TokenizeParams.__post_init__) @ v0.22.1
+    """
+    most = state.engine.limits.max_model_len
+    if wanted is not None and wanted > most:
+        raise APIError(
+            f"{name}={wanted} cannot be greater than max_model_len={most}. Please request fewer "
+            "output tokens.",
+            param=name,
+        )
+
+
+def cut_prompt(
+    state: ServerState, token_ids: list[int], request: GenerationRequest, num_output_tokens: int
+) -> list[int]:
     """What ``truncate_prompt_tokens`` leaves of a prompt: its end, or its beginning if
     ``truncation_side`` is "right"; -1 leaves as many tokens as there is room for.
 
+    Args:
+        num_output_tokens: how many the request asks for; 0: as many as there is room for.
+
+    Raises:
+        ValueError: if the rest and that many tokens do not fit the model's length.
+
     Source: vllm/renderers/params.py#L396-L413 (TokenizeParams._token_truncation) @ v0.22.1
     """
-    keep = request.truncate_prompt_tokens
-    if keep is None:
-        return token_ids
-    wanted = getattr(request, "max_completion_tokens", None)
-    wanted = (request.max_tokens if wanted is None else wanted) or 0
-    room = max(state.engine.limits.max_model_len - wanted, 1)
-    if keep > room:
-        raise APIError(
-            f"truncate_prompt_tokens is {keep}; the model's length and max_tokens leave {room}; "
-            "keep fewer",
-            param="truncate_prompt_tokens",
-        )
-    keep = room if keep < 0 else keep
-    side = request.truncation_side
-    return token_ids[:keep] if side == "right" else token_ids[max(len(token_ids) - keep, 0) :]
+    limits, keep = state.engine.limits, request.truncate_prompt_tokens
+    if keep is not None:
+        room = limits.max_model_len - num_output_tokens
+        if keep > room:
+            raise APIError(
+                f"truncate_prompt_tokens={keep} cannot be greater than max_model_len - max_tokens "
+                f"= {room}. Please request a smaller truncation size.",
+                param="truncate_prompt_tokens",
+            )
+        if keep < 0:
+            keep = limits.max_model_len - max(num_output_tokens, 1)
+        is_right = request.truncation_side == "right"
+        token_ids = token_ids[:keep] if is_right else token_ids[max(len(token_ids) - keep, 0) :]
+    limits.check(token_ids, num_output_tokens)
+    return token_ids
 
 
-def room_for_output(state: ServerState, num_prompt_tokens: int, wanted: int | None) -> int:
-    """``max_tokens``, cut to what the model's length leaves.
-
-    Without a wish: what the model's authors recommend, or all there is.
+def room_for_output(state: ServerState, num_prompt_tokens: int) -> int:
+    """``max_tokens`` of a request that does not say: what the model's authors recommend, up to
+    what the model's length leaves; all of that if they say nothing.
 
     Source: vllm/entrypoints/utils.py#L175-L212 (get_max_tokens) @ v0.22.1
     """
-    room = max(state.engine.limits.max_model_len - num_prompt_tokens, 1)
-    wanted = state.default_params.get("max_tokens") if wanted is None else wanted
-    return room if wanted is None else min(wanted, room)
+    room = state.engine.limits.max_model_len - num_prompt_tokens
+    return min(room, state.default_params.get("max_tokens", room))
 
 
 def usage_of(

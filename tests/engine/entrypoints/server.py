@@ -47,10 +47,11 @@ class Server:
         *words: str,
         env: dict[str, str] | None = None,
         uds: str | None = None,
+        model: str = "storyteller",
     ) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads blocks)
         self.brake = Brake()
-        command = (sys.executable, "-m", "mini_vllm", "serve", "storyteller", *SMALL, *words)
+        command = (sys.executable, "-m", "mini_vllm", "serve", model, *SMALL, *words)
         self.process = subprocess.Popen(
             [*command, "--port", "0"],
             cwd=ROOT, env={**os.environ, **dict([self.brake.variable]), **(env or {})},

@@ -90,7 +90,7 @@ def test_null_is_what_is_not_given(server: Server) -> None:
         ("completions", {"bad_words": ["x"] * 1025}, "bad_words has 1025 strings; at most 1024"),
         ("completions", {"stream": "perhaps"}, "stream is 'perhaps'"),
         ("completions", {"seed": 2**63}, f"seed is {2**63}"),
-        ("completions", {"truncate_prompt_tokens": 5000}, "is 5000; the model's length"),
+        ("completions", {"truncate_prompt_tokens": 5000}, "cannot be greater than max_model_len"),
         ("completions", {"truncation_side": "up"}, "truncation_side is 'up'"),
         ("completions", {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs is 1 and stream"),
         ("chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens is 0"),
@@ -150,7 +150,7 @@ def test_text_may_have_its_special_tokens_already() -> None:
     async def tokenize(prompt: Any) -> list[int]:
         return engine.tokenizer.encode(prompt)
 
-    fits = SimpleNamespace(check_length=lambda text: None)
+    fits = SimpleNamespace(check_length=lambda text, num_output_tokens: None)
     engine = SimpleNamespace(tokenizer=Tokenizer(), tokenize=tokenize, input_processor=fits)
     state: Any = SimpleNamespace(engine=engine)
     for says, want in ((True, [1, 7]), (False, [7])):

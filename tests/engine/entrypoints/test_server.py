@@ -227,7 +227,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "no role": ("/v1/chat/completions", {"messages": [{"content": "a"}]}, 400, "role"),
     "too long": ("/v1/completions", {"prompt": [1] * 300}, 400, "maximum context length"),
     "too long to look at": (
-        "/v1/completions", {"prompt": "so " * 10**6}, 400, "the maximum context length is 256",
+        "/v1/completions", {"prompt": "so " * 10**6}, 400, "maximum context length is 256",
     ),
     "too long a chat": (
         "/v1/chat/completions", {"messages": [{"role": "user", "content": "so " * 10**6}]}, 400,

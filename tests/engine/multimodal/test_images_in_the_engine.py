@@ -78,7 +78,7 @@ BAD = {
     "a stray placeholder": ([5, PAD, 6], "1 image placeholder(s) <|image_pad|>, and 0 image(s)"),
     "too long": (
         with_image([picture(n, 64, 64) for n in range(3)], 3),
-        "194 tokens, 192 of them images; the maximum context length is 128",
+        "194 input tokens, 192 of them images",
     ),
     "extreme": (with_image(picture(1, 2000, 4)), "2000x4: its sides differ by a factor of 500"),
     "modality": ({"prompt_token_ids": [5], "multi_modal_data": {"smell": 1}}, "only 'image'"),

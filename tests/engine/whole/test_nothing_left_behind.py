@@ -135,7 +135,7 @@ def test_an_id_in_use_is_refused_and_leaves_no_ghost(
         (("x", [7.0], GREEDY), "the prompt is [7.0]; it must be text"),
         (("x", {}, GREEDY), "the prompt is a mapping with []; it must be text"),
         (("x", {"prompt": "a", "cache_salt": 1}, GREEDY), "cache_salt is 1; it must be a string"),
-        (("x", [5] * 200, MANY), "the maximum context length is 96"),
+        (("x", [5] * 200, MANY), "maximum context length is 96"),
         (("x", [9999], MANY), "the prompt has token id 9999"),
     ],
 )
