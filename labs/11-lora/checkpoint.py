@@ -86,7 +86,7 @@ class LoRAModel:
         """Pair the tensors of a checkpoint and put each pair where the base keeps its projection.
 
         The scale (:meth:`PEFTHelper.scaling`, by the projection's own rank) is multiplied into B,
-        in float32, so that nobody has to think of it again. A slice without a pair stays None.
+        in float32; A stays as it is, in its own dtype. A slice without a pair stays None.
 
         Args:
             tensors: by the checkpoint's names, complete pairs, all of them in ``targets``.
@@ -176,7 +176,8 @@ def pair_tensors(tensors: Mapping[str, Tensor]) -> dict[str, LoRAPair]:
     """The pair of each adapted projection, by the projection's name.
 
     Raises:
-        ValueError: for a name that is not of an adapter's kind, or half a pair.
+        ValueError: for a name that is not of an adapter's kind, or half a pair: "<module> has
+            lora_A but no lora_B", or the other way round.
     """
     # TODO 11.2
     raise NotImplementedError(

@@ -173,8 +173,9 @@ class LoRAModelManager:
     def activate(self, key: str, needed: Collection[str]) -> int | None:
         """The slot of an adapter, which is copied into one if it has none; None if none is free.
 
-        The slot is nobody's while it is written. *Every* layer of it is: one that the adapter
-        leaves alone is emptied, for the adapter before may have had something there.
+        A copy counts in ``num_activations``. The slot is free while it is written. *Every* layer
+        of it is written: one that the adapter leaves alone is emptied, for the adapter before may
+        have had something there.
 
         Args:
             key: of an adapter in ``cpu_cache``, whose order stays. In ``last_used`` it is now the

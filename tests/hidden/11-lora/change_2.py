@@ -12,7 +12,7 @@ from mini_vllm.config import LoRAConfig
 from mini_vllm.lora.slots import LoRAModelManager
 
 
-def manager_of(sizes: dict[str, int], room: int, limit: int | None) -> LoRAModelManager:
+def manager_of(sizes: dict[str, int], room: int, **limits: int | None) -> LoRAModelManager:
     model = torch.nn.Module()
     model.dtype, model.absent = torch.float32, ()  # type: ignore[assignment]
     config = LoRAConfig(max_loras=1, max_cpu_loras=room)
@@ -20,7 +20,8 @@ def manager_of(sizes: dict[str, int], room: int, limit: int | None) -> LoRAModel
     manager._load = lambda key, path: SimpleNamespace(  # type: ignore[assignment,return-value,method-assign]
         weights={}, num_bytes=sizes[key]
     )
-    manager.max_cpu_bytes = limit  # type: ignore[attr-defined]
+    for name, limit in limits.items():
+        setattr(manager, name, limit)
     return manager
 
 
@@ -29,7 +30,7 @@ def test_change_2_as_a_list_says(seed: int) -> None:
     rng = Random(seed)
     sizes = {f"k{i}": rng.randint(1, 40) for i in range(6)}
     room, limit = rng.randint(1, 5), rng.choice([None, 10, 50, 80])
-    manager = manager_of(sizes, room, limit)
+    manager = manager_of(sizes, room, max_cpu_bytes=limit)
     pinned = set(rng.sample(sorted(sizes), rng.randint(0, 2)))
     manager.pinned = set(pinned)
     kept: list[str] = []
@@ -47,6 +48,7 @@ def test_change_2_as_a_list_says(seed: int) -> None:
 
 
 def test_change_2_there_is_no_limit_at_first() -> None:
-    manager = manager_of({}, 1, None)
-    del manager.max_cpu_bytes
+    manager = manager_of({"a": 10**12}, 1)
     assert manager.max_cpu_bytes is None
+    manager.add_adapter("a", "/x")
+    assert list(manager.cpu_cache) == ["a"]
