@@ -7,7 +7,8 @@ milliseconds and the pure core (scheduling, KV bookkeeping) can be used without 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded; see worker/threads.py
 
@@ -64,9 +65,12 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mini_vllm' has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # type checkers know the names above, and that there are no others
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            said = f"module 'mini_vllm' has no attribute {name!r}"
+            raise AttributeError(said, name=name, obj=sys.modules[__name__])
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)

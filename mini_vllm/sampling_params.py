@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from mini_vllm.errors import show
 from mini_vllm.param_checks import (
@@ -210,6 +210,46 @@ class RepetitionDetectionParams:
                 f"min_count is {self.min_count}; a repetition has at least 2 copies; set "
                 "max_pattern_size to 0 to switch repetition_detection off"
             )
+
+
+class OptionalParams(TypedDict, total=False):
+    """The fields of :class:`SamplingParams` as :meth:`SamplingParams.from_optional` takes them, for
+    type checkers; `tests/engine/test_sampling_params.py` compares the two."""
+
+    n: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int
+    min_p: float
+    seed: int | None
+    stop: str | list[str] | None
+    stop_token_ids: list[int] | None
+    include_stop_str_in_output: bool
+    ignore_eos: bool
+    max_tokens: int | None
+    min_tokens: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    detokenize: bool
+    skip_special_tokens: bool
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None
+    allowed_token_ids: list[int] | None
+    extra_args: dict[str, Any] | None
+    structured_outputs: StructuredOutputsParams | None
+    output_kind: RequestOutputKind
+    bad_words: list[str] | None
+    bad_words_token_ids: list[list[int]] | None
+    logprob_token_ids: list[int] | None
+    skip_reading_prefix_cache: bool | None
+    thinking_token_budget: int | None
+    repetition_detection: RepetitionDetectionParams | None
+    spaces_between_special_tokens: bool
+    flat_logprobs: bool
+    routed_experts_prompt_start: int
+    skip_clone: bool
 
 
 @dataclass
@@ -451,7 +491,7 @@ class SamplingParams:
         return cls(**values)
 
     @classmethod
-    def from_optional(cls, **values: Any) -> SamplingParams:
+    def from_optional(cls, **values: Unpack[OptionalParams]) -> SamplingParams:
         """Build from what a caller may have left open: None stands for the field's default.
 
         The logit bias is cut to ±100 first, as OpenAI's API does it.
@@ -460,7 +500,8 @@ class SamplingParams:
         """
         defaults = {"n", "presence_penalty", "frequency_penalty", "repetition_penalty"}
         defaults |= {"temperature", "top_p"}
-        given = {k: v for k, v in values.items() if v is not None or k not in defaults}
+        given: dict[str, Any] = {**values}
+        given = {k: v for k, v in given.items() if v is not None or k not in defaults}
         if bias := given.get("logit_bias"):
             given["logit_bias"] = {int(t): min(100.0, max(-100.0, b)) for t, b in bias.items()}
         return cls.from_dict(given)

@@ -41,7 +41,8 @@ def tokens_of(device: str, sampling: dict[str, Any] | None = None, /, **config: 
     """Tokens of `PROMPTS` by the bundled draft model in float32, 8 of each."""
     from mini_vllm import LLM, SamplingParams
 
-    small = {"max_model_len": 64, "max_num_seqs": 4, "num_gpu_blocks": 33, "dtype": "float32"}
+    small: dict[str, Any] = {"max_model_len": 64, "max_num_seqs": 4, "num_gpu_blocks": 33}
+    small["dtype"] = "float32"
     llm = LLM("storyteller-draft", device=device, **small | config)
     params = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True} | (sampling or {})
     outputs = llm.generate(list(PROMPTS), SamplingParams(**params), use_tqdm=False)

@@ -194,7 +194,8 @@ def measure_adapters() -> dict[str, Any]:
     begin = time.perf_counter()
     for slots in (len(adapters), 1):
         llm = LLM("storyteller", dtype="float32", enable_lora=True, max_loras=slots)
-        manager, held = llm.engine.core.executor.worker.lora, list[list[str | None]]()
+        executor: Any = llm.engine.core.executor
+        manager, held = executor.worker.lora, list[list[str | None]]()
         llm.engine.client.observers.append(
             lambda *_, manager=manager, held=held: held.append(list(manager.slots))
         )

@@ -42,7 +42,9 @@ def measure_pictures() -> dict[str, Any]:
                     result["said"] += draw_in_text(name)
                 result["said"].append(f"{question} {text}")
         stats = llm.engine.stats.summary()
-        num_encoded = llm.engine.core.model_runner.images.num_encoded
+        images = llm.engine.core.model_runner.images
+        assert images is not None
+        num_encoded = images.num_encoded
         cached = sum(output.num_cached_tokens for output in outputs)
         result["rows"] += [
             [f"{title}: steps", f"{stats['steps']:.0f}"],

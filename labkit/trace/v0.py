@@ -52,6 +52,7 @@ class PolicySubject(ReferenceSubject):
     """Our policy `vllm-v0` or `vllm-v0-chunked`, by the trace's configuration."""
 
     now = 0.0
+    scheduler: Any
 
     def __init__(self, config: TraceConfig) -> None:
         from mini_vllm.policies import POLICIES

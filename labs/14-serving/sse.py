@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -135,7 +135,7 @@ class EventStream(Response):
         )
 
 
-async def merge(iterators: list[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
+async def merge(iterators: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
     """What several iterators yield, as it comes, each with the number of its source."""
     if len(iterators) == 1:
         async with contextlib.aclosing(iterators[0]) as only:  # type: ignore[type-var]

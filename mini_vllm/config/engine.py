@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from mini_vllm import hub
+from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.checks import require_flag
 from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
@@ -90,22 +91,55 @@ class EngineConfig:
                 "enable_chunked_prefill=True"
             )
 
-    def __getattr__(self, name: str) -> Any:
-        """Sections by vLLM's names, such as ``scheduler_config``, for code that is given this as
-        its ``vllm_config``."""
-        flat = name.removesuffix("_config")
-        if name.endswith("_config") and (flat in FLAT_SECTIONS or name in WHOLE_SECTIONS):
-            return getattr(self, WHOLE_SECTIONS[name][0] if name in WHOLE_SECTIONS else flat)
-        raise AttributeError(f"{type(self).__name__} has no {name!r}", name=name, obj=self)
+    # vLLM's names of the sections, for code that is given this as its ``vllm_config``.
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.model
+
+    @property
+    def cache_config(self) -> CacheConfig:
+        return self.cache
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        return self.scheduler
+
+    @property
+    def parallel_config(self) -> ParallelConfig:
+        return self.parallel
+
+    @property
+    def multimodal_config(self) -> MultiModalConfig:
+        return self.multimodal
+
+    @property
+    def lora_config(self) -> LoRAConfig | None:
+        return self.lora
+
+    @property
+    def speculative_config(self) -> SpeculativeConfig | None:
+        return self.speculative
+
+    @property
+    def structured_outputs_config(self) -> StructuredOutputsConfig:
+        return self.structured
+
+    @property
+    def kv_transfer_config(self) -> KVTransferConfig | None:
+        return self.kv_transfer
+
+    @property
+    def kv_events_config(self) -> KVEventsConfig | None:
+        return self.kv_events
 
     @classmethod
-    def from_kwargs(cls, model: str | Path, **options: Any) -> EngineConfig:
+    def from_kwargs(cls, model: str | Path, **given: Unpack[EngineOptions]) -> EngineConfig:
         """Sort keyword arguments, those of ``LLM``, into sections.
 
         Args:
             model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
                 a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
-            options: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
+            given: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
                 ``max_model_len`` defaults to the model's own limit, at most 2048.
 
         Raises:
@@ -113,6 +147,7 @@ class EngineConfig:
             ValueError: for a value out of range, or an unknown key of a section.
             OSError: if there is no such model, or it cannot be had.
         """
+        options: dict[str, Any] = {**given}
         check_arguments(options)
         options = {k: v for k, v in options.items() if v is not None or k not in LEFT_OPEN}
         folder = find_model(model, options)

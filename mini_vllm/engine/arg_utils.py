@@ -6,10 +6,14 @@ Source: vllm/engine/arg_utils.py#L412-L1715 (EngineArgs) @ v0.22.1
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
 
 from mini_vllm.config import EngineConfig
+from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.options import add_engine_options, given_options
+from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.async_llm import AsyncEngineArgs
 from mini_vllm.engine.checked_config import make_engine_config
 
@@ -22,11 +26,25 @@ class EngineArgs:
     Args:
         model: a folder in Hugging Face layout, a hub's name, or the name of a bundled model.
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        profiler_config: where a recording goes: {"torch_profiler_dir": FOLDER}.
+        scheduler_cls: as of ``LLM``.
+        disable_log_stats: False has :meth:`~.llm_engine.LLMEngine.get_metrics` tell all there is.
         options: every other argument that ``LLM`` takes.
     """
 
-    def __init__(self, model: str, *, skip_tokenizer_init: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        skip_tokenizer_init: bool = False,
+        profiler_config: Mapping[str, Any] | None = None,
+        scheduler_cls: type[Scheduler] | str = Scheduler,
+        disable_log_stats: bool = True,
+        **options: Unpack[EngineOptions],
+    ) -> None:
         self.model, self.skip_tokenizer_init, self.options = model, skip_tokenizer_init, options
+        self.profiler_config, self.scheduler_cls = profiler_config, scheduler_cls
+        self.disable_log_stats = disable_log_stats
 
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""

@@ -18,11 +18,13 @@ import contextlib
 import copy
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Unpack
 
 from mini_vllm.config import EngineConfig
+from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
@@ -70,23 +72,24 @@ class AsyncEngineArgs:
         stream_interval: tokens between two outputs of a stream.
         max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
         profiler_config: where a recording goes: {"torch_profiler_dir": FOLDER}.
+        disable_log_stats: vLLM's; figures are counted always.
         options: every other argument that ``LLM`` takes.
 
     Source: vllm/engine/arg_utils.py#L2567-L2593 (AsyncEngineArgs) @ v0.22.1
     """
 
-    model: str
+    model: str | Path
     scheduler: str = "vllm-v1"
     skip_tokenizer_init: bool = False
     stream_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     profiler_config: Mapping[str, Any] | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: EngineOptions = field(default_factory=EngineOptions)
 
     def __init__(
         self,
-        model: str,
+        model: str | Path,
         *,
         scheduler: str = "vllm-v1",
         skip_tokenizer_init: bool = False,
@@ -94,7 +97,8 @@ class AsyncEngineArgs:
         max_num_queued_reqs: int | None = None,
         max_num_queued_tokens: int | None = None,
         profiler_config: Mapping[str, Any] | None = None,
-        **options: Any,
+        disable_log_stats: bool = True,
+        **options: Unpack[EngineOptions],
     ) -> None:
         for name, value in (
             ("stream_interval", stream_interval),
@@ -231,7 +235,16 @@ class AsyncLLM(EngineControls):
         )
 
     @classmethod
-    def from_vllm_config(cls, vllm_config: EngineConfig, **options: Any) -> AsyncLLM:
+    def from_vllm_config(
+        cls,
+        vllm_config: EngineConfig,
+        *,
+        scheduler: str = "vllm-v1",
+        stream_interval: int = 1,
+        max_num_queued_reqs: int | None = None,
+        max_num_queued_tokens: int | None = None,
+        profiler_config: Mapping[str, Any] | None = None,
+    ) -> AsyncLLM:
         """Start from what :meth:`AsyncEngineArgs.create_engine_config` made, as vLLM can, too."""
         if not isinstance(vllm_config, EngineConfig):
             raise TypeError(
@@ -239,7 +252,15 @@ class AsyncLLM(EngineControls):
                 "AsyncEngineArgs.create_engine_config() returns"
             )
         model = vllm_config.model
-        return cls(vllm_config, load_tokenizer(model.tokenizer or model.model), **options)
+        return cls(
+            vllm_config,
+            load_tokenizer(model.tokenizer or model.model),
+            scheduler,
+            stream_interval,
+            max_num_queued_reqs,
+            max_num_queued_tokens,
+            profiler_config=profiler_config,
+        )
 
     # ------------------------------------------------------------------ one request
 
@@ -252,7 +273,7 @@ class AsyncLLM(EngineControls):
         lora_request: LoRARequest | None = None,
         priority: int = 0,
         data_parallel_rank: int | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; yields as ``sampling_params.output_kind`` says.
 
         Whoever stops iterating, by leaving or by being cancelled, ends the request: its KV blocks
@@ -298,7 +319,7 @@ class AsyncLLM(EngineControls):
         if holder is not None and self.config.kv_transfer is not None:
             self.client.tell("request_refused", holder)
 
-    async def outputs(self, stream: Stream) -> AsyncIterator[RequestOutput]:
+    async def outputs(self, stream: Stream) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of a request that was added, until one says that it is finished.
 
         However the reader leaves, by the end, by an error, by being cancelled or by closing this

@@ -18,7 +18,7 @@ def render_chat(
     messages: Sequence[Mapping[str, Any]],
     *,
     template: str | None = None,
-    tools: list[dict[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
     **kwargs: Any,

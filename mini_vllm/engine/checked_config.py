@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
 from mini_vllm.model.config import load_config
@@ -20,7 +21,7 @@ def recommended_params(model: ModelConfig) -> dict[str, Any]:
     )
 
 
-def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
+def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> EngineConfig:
     """:meth:`EngineConfig.from_kwargs`, for a model that is there.
 
     Raises:

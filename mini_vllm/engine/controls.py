@@ -9,7 +9,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.config.vllm_names import refuse
 from mini_vllm.engine.control_checks import check_reset, check_seconds, check_sleep
@@ -53,9 +53,11 @@ class EngineControls(ABC):
 
     # ------------------------------------------------------------------ who it is
 
-    def __getattr__(self, name: str) -> Any:
-        """Only for names that are not here: those of vLLM's are refused with what to do instead."""
-        refuse(self, name)
+    if not TYPE_CHECKING:  # a type checker tells a name that is not here by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Only for names that are not here: those of vLLM's are refused with what to do."""
+            refuse(self, name)
 
     def get_tokenizer(self) -> Any:
         """The tokenizer, of the ``transformers`` kind; None with ``skip_tokenizer_init``."""

@@ -55,7 +55,7 @@ class DataParallelProcessClient:
         """Why an engine is gone; None while all live."""
         return next((client.dead for client in self.clients if client.dead is not None), None)
 
-    def on_death(self, tell: Callable[[str], None]) -> None:
+    def on_death(self, tell: Callable[[str], object]) -> None:
         for client in self.clients:
             client.on_death(tell)
 

@@ -89,9 +89,9 @@ def make_scheduler(
         EagleKVCacheManager: use_eagle,
     }
     if any(parts.values()):
-        scheduler.kv_cache_manager = _make_manager(scheduler, parts, hash_root)
-        if kv_events is not None:
-            kv_events.watch(scheduler.kv_cache_manager)
+        manager = scheduler.kv_cache_manager = _make_manager(scheduler, parts, hash_root)
+        if kv_events is not None and isinstance(manager, KVEventManager):
+            kv_events.watch(manager)
     return scheduler
 
 

@@ -93,6 +93,7 @@ class InputProcessor:
         Raises:
             ValueError: if it is text and there is no tokenizer, or if it holds neither.
         """
+        given: Any = prompt
         if isinstance(prompt, Mapping):
             if "prompt" not in prompt and "prompt_token_ids" not in prompt:
                 raise ValueError(
@@ -105,24 +106,24 @@ class InputProcessor:
                     f"prompt_token_ids is {show(token_ids)}; it must be a list of token ids; text "
                     "is called 'prompt'"
                 )
-            prompt = prompt.get("prompt") if token_ids is None else token_ids
-        if isinstance(prompt, str):
+            given = prompt.get("prompt") if token_ids is None else token_ids
+        if isinstance(given, str):
             if self.tokenizer is None:
                 raise ValueError("the prompt is text but no tokenizer is loaded; pass token ids")
-            if not is_text(prompt):
+            if not is_text(given):
                 raise ValueError(
-                    f"the prompt {show(prompt)} has half of a surrogate pair, which is no "
+                    f"the prompt {show(given)} has half of a surrogate pair, which is no "
                     "character; was it cut inside an emoji?"
                 )
-            self.check_length(prompt)
-            return self.tokenizer.encode(prompt)
-        is_list = isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray)
-        if not is_list or not all(type(token) is int for token in prompt):
+            self.check_length(given)
+            return self.tokenizer.encode(given)
+        is_list = isinstance(given, Sequence) and not isinstance(given, bytes | bytearray)
+        if not is_list or not all(type(token) is int for token in given):
             raise ValueError(
-                f"the prompt is {show(prompt)}; it must be text, a list of token ids, or a mapping "
+                f"the prompt is {show(given)}; it must be text, a list of token ids, or a mapping "
                 "with 'prompt' or 'prompt_token_ids'"
             )
-        return list(prompt)
+        return list(given)
 
     def check_length(self, text: str, num_output_tokens: int = 0) -> None:
         """Refuse a text that cannot fit however it is cut into tokens: to cut it may take minutes.

@@ -8,10 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from tqdm import tqdm
 
+from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_at_least
 from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.extension import SchedulerExtension
@@ -35,11 +36,12 @@ from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.param_checks import check_context
-from mini_vllm.policies import load_scheduler
+from mini_vllm.policies import scheduler_class
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
-Prompts = PromptType | Sequence[PromptType]
-"""One prompt or several."""
+Prompts = PromptType | Sequence[int | PromptType]
+"""One prompt or several; a flat list of integers is one. (A type checker would not look into a list
+of dicts for `Sequence[int] | Sequence[PromptType]`.)"""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; the model's own defaults if left out."""
 LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
@@ -93,15 +95,9 @@ class LLM:
         scheduler_cls: type[Scheduler] | str = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         disable_log_stats: bool = True,
-        **config: Any,
+        **config: Unpack[EngineOptions],
     ) -> None:
-        if isinstance(scheduler_cls, str):
-            scheduler_cls = load_scheduler(scheduler_cls)
-        if not isinstance(scheduler_cls, type):
-            raise ValueError(
-                f"scheduler_cls is {show(scheduler_cls)}; it must be a class, a policy's name, or "
-                "'path/to/file.py:ClassName'"
-            )
+        scheduler_cls = scheduler_class(scheduler_cls)
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
@@ -123,6 +119,9 @@ class LLM:
         return cls(
             engine_args.model,
             skip_tokenizer_init=engine_args.skip_tokenizer_init,
+            profiler_config=engine_args.profiler_config,
+            scheduler_cls=engine_args.scheduler_cls,
+            disable_log_stats=engine_args.disable_log_stats,
             **engine_args.options,
         )
 
@@ -204,7 +203,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: Params = None,
         use_tqdm: Progress = True,
         lora_request: LoRARequests = None,
@@ -212,7 +211,7 @@ class LLM:
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        tools: list[dict[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
@@ -255,7 +254,7 @@ class LLM:
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
         }
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         prompts = [self.chat_prompt(one, mm_processor_kwargs, **options) for one in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
@@ -315,7 +314,7 @@ class LLM:
 
     def chat_prompt(
         self,
-        messages: Sequence[dict[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> PromptType:
@@ -328,9 +327,11 @@ class LLM:
         about = {"multi_modal_data": {"image": images}, "mm_processor_kwargs": mm_processor_kwargs}
         return prompt | about
 
-    def __getattr__(self, name: str) -> Any:
-        """Only for names that are not here: those of vLLM's are refused with what to do instead."""
-        refuse(self, name)
+    if not TYPE_CHECKING:  # a type checker tells a name that is not here by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Only for names that are not here: those of vLLM's are refused with what to do."""
+            refuse(self, name)
 
     def collective_rpc(
         self,
@@ -561,7 +562,7 @@ def _as_list(prompts: Prompts) -> list[PromptType]:
     """
     is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
     is_one = is_one or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
-    return [prompts] if is_one else list(prompts)  # type: ignore[list-item]
+    return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
 
 
 def _per_prompt(

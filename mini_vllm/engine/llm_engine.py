@@ -30,6 +30,7 @@ from mini_vllm.observability.reader import Metric
 from mini_vllm.observability.several import together
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.policies import scheduler_class
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import SpecDecodingStats, metrics_of
 
@@ -99,7 +100,13 @@ class LLMEngine(OfflineControls):
         config = args.create_engine_config()
         folder = config.model.tokenizer or config.model.model
         tokenizer = None if args.skip_tokenizer_init else load_tokenizer(folder)
-        return cls(config, tokenizer, log_stats=args.options.get("disable_log_stats") is False)
+        return cls(
+            config,
+            tokenizer,
+            scheduler_cls=scheduler_class(args.scheduler_cls),
+            log_stats=not args.disable_log_stats,
+            profiler_config=args.profiler_config,
+        )
 
     def add_request(
         self,

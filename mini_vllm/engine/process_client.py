@@ -117,7 +117,7 @@ class ProcessClient:
         self._read_to_the_end = threading.Event()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
-        self._on_death: Callable[[str], None] = lambda reason: None
+        self._on_death: Callable[[str], object] = lambda reason: None
         self.process.start()
         atexit.register(self.close)  # or Python would wait for the engine for ever
         try:
@@ -168,7 +168,7 @@ class ProcessClient:
                 logger.error(reason)
             self._on_death(reason)
 
-    def on_death(self, tell: Callable[[str], None]) -> None:
+    def on_death(self, tell: Callable[[str], object]) -> None:
         """Have ``tell(reason)`` called, in any thread, when the engine dies; at once if it has."""
         self._on_death = tell
         if self.dead is not None:
@@ -229,7 +229,7 @@ class ProcessClient:
             kind = MessageKind(first)
             if kind == MessageKind.OUTPUTS:
                 outputs = decode_outputs(content)
-                outputs.is_late = bool(self._receiver.get(zmq.EVENTS) & zmq.POLLIN)
+                outputs.is_late = bool(int(self._receiver.get(zmq.EVENTS)) & zmq.POLLIN)
                 self._num_at_once = self._num_at_once + 1 if outputs.is_late else 0
                 return outputs
             if kind == MessageKind.ANSWER:

@@ -16,14 +16,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
 GRACE_SECONDS = 5.0
 """A step may last this much longer than an exchange in it, whose own error says more."""
 
-Method = str | Callable[..., Any]
+
+class WorkerFunction(Protocol):
+    """A function whose first argument is the worker."""
+
+    def __call__(self, worker: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+Method = str | WorkerFunction
 """A method of the worker by name, or a function whose first argument is the worker."""
 
 

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.errors import show
 from mini_vllm.policies.fleet import FLEET_POLICIES, FleetPolicy
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
@@ -47,6 +48,18 @@ def load_scheduler(name: str) -> type[Scheduler]:
             if the class is no :class:`~mini_vllm.core.scheduler.Scheduler`.
     """
     return _load(name, POLICIES, Scheduler, "scheduler")
+
+
+def scheduler_class(given: type[Scheduler] | str) -> type[Scheduler]:
+    """A class, or what :func:`load_scheduler` finds. Raises ValueError for anything else."""
+    if isinstance(given, str):
+        return load_scheduler(given)
+    if not isinstance(given, type):
+        raise ValueError(
+            f"scheduler_cls is {show(given)}; it must be a class, a policy's name, or "
+            "'path/to/file.py:ClassName'"
+        )
+    return given
 
 
 def load_fleet_policy(name: str) -> type[FleetPolicy]:

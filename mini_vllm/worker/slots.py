@@ -19,6 +19,8 @@ from mini_vllm.worker.step_inputs import StepInputs
 class Images(Protocol):
     """Encodes the images of a step and mixes them into its embeddings."""
 
+    num_encoded: int
+
     def update(self, plan: SchedulerOutput) -> None:
         """Forget what the scheduler has freed, then encode what it has scheduled."""
 

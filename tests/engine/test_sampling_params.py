@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import typing
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
@@ -12,6 +14,7 @@ import pytest
 
 from mini_vllm.sampling_params import (
     MIN_TEMPERATURE,
+    OptionalParams,
     SamplingParams,
     StructuredOutputsParams,
     derive_seed,
@@ -224,3 +227,12 @@ def test_names_of_vllm_with_one_value_are_taken(name: str, only: object, other: 
     assert getattr(SamplingParams(**{name: only}), name) == only
     with pytest.raises(ValueError, match=f"{name} is {other}; it must be {only}: "):
         SamplingParams(**{name: other})
+
+
+def test_a_type_checker_is_told_of_every_field_that_may_be_left_open() -> None:
+    """None stands for the default; JSON spells the tokens of a bias as strings."""
+    fields = typing.get_type_hints(SamplingParams)
+    open_too = "n presence_penalty frequency_penalty repetition_penalty temperature top_p".split()
+    fields |= {name: fields[name] | None for name in open_too}
+    fields["logit_bias"] = Mapping[int, float] | Mapping[str, float] | None
+    assert typing.get_type_hints(OptionalParams) == fields

@@ -27,6 +27,7 @@ from mini_vllm import (
 from mini_vllm.core.repetition import is_repeating
 from mini_vllm.distributed import cleanup_dist_env_and_memory
 from mini_vllm.observability.reader import Counter, Gauge, Histogram
+from mini_vllm.policies import POLICIES
 from mini_vllm.sample.custom import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor
 from mini_vllm.worker.sample_step import tokens_to_avoid
 
@@ -391,7 +392,7 @@ def test_values_that_ask_for_what_is_so_anyway(tmp_path: Path) -> None:
     config = LLM("storyteller-draft", **SIZES, kv_transfer_config=kv).config
     assert config.kv_transfer_config is config.kv_transfer is not None
     assert config.scheduler_config is config.scheduler
-    with pytest.raises(AttributeError, match="EngineConfig has no 'lora_configs'"):
+    with pytest.raises(AttributeError, match="has no attribute 'lora_configs'"):
         config.lora_configs  # noqa: B018
 
 
@@ -477,6 +478,9 @@ def test_engine_args_refuse_what_llm_refuses() -> None:
         EngineArgs("storyteller", block_size=0).create_engine_config()
     args = EngineArgs("storyteller", skip_tokenizer_init=True, num_gpu_blocks=20)
     assert LLMEngine.from_engine_args(args).tokenizer is None
+    args = EngineArgs("storyteller", scheduler_cls="static", num_gpu_blocks=20)
+    for made in (LLMEngine.from_engine_args(args), LLM.from_engine_args(args).engine):
+        assert type(made.core.scheduler) is POLICIES["static"]
 
 
 def test_a_script_has_the_engines_options() -> None:

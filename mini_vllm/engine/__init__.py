@@ -1,0 +1,1 @@
+"""Prompts in, outputs out: the engine core, and the front ends around it."""
