@@ -57,18 +57,6 @@ class MediaURL:
             raise ValueError(f"image {index} cannot be decoded: {error}") from error
 
 
-def on_white(image: Image.Image) -> Image.Image:
-    """What shines through a transparent picture that was sent to us: white, as on paper.
-
-    Source: vllm/multimodal/image.py#L19-L27 (rgba_to_rgb) @ v0.22.1
-    """
-    if image.mode != "RGBA":
-        return image
-    paper = Image.new("RGB", image.size, (255, 255, 255))
-    paper.paste(image, mask=image.getchannel("A"))
-    return paper
-
-
 def _decode(index: int, url: str) -> bytes:
     """The bytes of ``data:image/png;base64,...``."""
     head, comma, text = url.partition(",")

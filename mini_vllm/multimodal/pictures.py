@@ -1,0 +1,90 @@
+"""A picture as a viewer shows it: upright, and in RGB of 8 bits. What has no such form is refused.
+
+Pillow hands out what a file holds. A phone stores the picture as its sensor lay, and a note which
+way is up; a scanner stores 65,536 shades of grey, which `convert("RGB")` would clip at 255. A
+picture is brought into one form before anything else looks at it, so its size, its name and its
+patches are those of the picture that a person sees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image
+
+TURN = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF's orientations, and what sets each upright; 1 is upright already."""
+SHADES_OF_16_BITS = 65535
+UNSCALED = {"I": "32-bit integers", "F": "32-bit floats"}
+"""Modes whose numbers have no agreed black and white."""
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The picture, turned as its EXIF orientation says; one with broken metadata stays as it is.
+
+    As `load_image` of transformers does. A decoded picture is needed: some decoders turn it
+    themselves, and take the note away.
+    """
+    try:
+        orientation: Any = image.getexif().get(ExifTags.Base.Orientation)
+        turn = TURN.get(orientation)
+    except Exception:  # cameras write broken metadata, and a parser may raise anything
+        return image
+    return image if turn is None else image.transpose(turn)
+
+
+def as_rgb(index: int, image: Image.Image, on_white: bool) -> Image.Image:
+    """The picture in RGB, of 8 bits each.
+
+    Args:
+        index: of the picture in its prompt, for messages.
+        on_white: what shines through where it is transparent is white, as on paper; otherwise the
+            color that is stored there, as image processors have it.
+
+    Raises:
+        ValueError: for a mode whose numbers have no scale, or that Pillow cannot convert.
+
+    Source: vllm/multimodal/image.py#L30-L36 (convert_image_mode) @ v0.22.1. Difference: there only
+    the mode RGBA lies on white, and 16 bits are clipped.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        image = _from_16_bits(image)
+    if image.mode in UNSCALED:
+        raise ValueError(
+            f"image {index} has mode {image.mode!r}, {UNSCALED[image.mode]}; what is black and "
+            "what is white in it is not known; scale it to 0..255 and convert it to 'L' or 'RGB'"
+        )
+    try:
+        if on_white and image.has_transparency_data:
+            return _on_white(image.convert("RGBA"))
+        return image if image.mode == "RGB" else image.convert("RGB")
+    except ValueError as error:
+        raise ValueError(
+            f"image {index} has mode {image.mode!r}: {error}; convert it to 'RGB'"
+        ) from error
+
+
+def _from_16_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits as grey of 8: 65535 is white, as 255 is. Its color key becomes alpha."""
+    shades = np.asarray(image).astype(np.uint32)
+    scaled = (shades * 255 + SHADES_OF_16_BITS // 2) // SHADES_OF_16_BITS
+    grey = Image.fromarray(scaled.astype("u1"))
+    key = image.info.get("transparency")
+    if key is None:
+        return grey
+    return Image.merge("LA", (grey, Image.fromarray((shades != key).astype("u1") * 255)))
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    paper = Image.new("RGB", image.size, (255, 255, 255))
+    paper.paste(image, mask=image.getchannel("A"))
+    return paper
