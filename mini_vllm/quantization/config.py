@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,11 +19,12 @@ from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
 from mini_vllm.model.config import read_json
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod, W8A8LinearMethod
+from mini_vllm.quantization.matching import Stacked, find_group, is_layer_skipped
 from mini_vllm.quantization.wna16 import Scheme, WNA16LinearMethod
 
-STACKED = LlamaForCausalLM.stacked
 ALIASES = {"gptq_marlin": "gptq", "auto_gptq": "gptq", "awq_marlin": "awq"}
 KV_SCALES = {
     ".self_attn.k_scale": ("k_scale",),
@@ -45,75 +46,6 @@ Source: vllm/model_executor/model_loader/weight_utils.py#L1527-L1630 (maybe_rema
 """
 
 
-def shards_of(prefix: str, stacked: Mapping[str, Sequence[str]] = STACKED) -> list[str]:
-    """The checkpoint's names of the layers that `prefix` holds: one, or those stacked in it."""
-    parent, _, name = prefix.rpartition(".")
-    return [f"{parent}.{part}" if parent else part for part in stacked.get(name, [name])]
-
-
-def is_layer_skipped(
-    prefix: str,
-    ignored: Sequence[str],
-    stacked: Mapping[str, Sequence[str]] = STACKED,
-    by_substring: bool = False,
-) -> bool:
-    """Whether the layer `prefix` is listed as one that is not quantised.
-
-    A stacked layer (qkv_proj) is listed under the names of what it holds, and all of them must be
-    listed or none: half a matrix cannot be held in another way. An entry is a whole name; with
-    `by_substring` it is enough that the name contains it.
-
-    Raises ValueError for a stacked layer that is listed in part.
-
-    Source: vllm/model_executor/layers/quantization/utils/quant_utils.py#L464-L518
-    (is_layer_skipped) @ v0.22.1.
-    """
-
-    def is_listed(name: str) -> bool:
-        return any(entry in name if by_substring else entry == name for entry in ignored)
-
-    if is_listed(prefix):
-        return True
-    listed = [is_listed(name) for name in shards_of(prefix, stacked)]
-    if any(listed) and not all(listed):
-        raise ValueError(
-            f"{prefix!r} is one matrix here, and the checkpoint leaves only a part of "
-            f"{shards_of(prefix, stacked)} unquantised; quantise all of it or nothing"
-        )
-    return all(listed)
-
-
-def find_matched_target(
-    prefix: str, targets: Iterable[str], stacked: Mapping[str, Sequence[str]] = STACKED
-) -> str | None:
-    """The first of `targets` that means the linear layer `prefix`, or None.
-
-    A target is a whole name, a pattern after "re:", or a word in the class's name, "Linear",
-    whatever its case. Names go before classes. A stacked layer is matched by what it holds, and
-    all of that must be.
-
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/utils.py#L113-L153
-    (find_matched_target) @ v0.22.1.
-    """
-    targets = list(targets)
-
-    def by_name(name: str) -> str | None:
-        for target in targets:
-            pattern = target.removeprefix("re:")
-            matches = re.match(pattern, name) if pattern != target else target == name
-            if matches:
-                return target
-        return None
-
-    found = by_name(prefix)
-    if found is None:
-        found = next((t for t in targets if t.lower() in "linear"), None)
-    if found is None:
-        matches = [by_name(name) for name in shards_of(prefix, stacked)]
-        found = matches[0] if all(matches) else None
-    return found
-
-
 class QuantizationConfig(ABC):
     """How one checkpoint's numbers are held.
 
@@ -126,6 +58,8 @@ class QuantizationConfig(ABC):
     """See :class:`~mini_vllm.model.layers.QuantConfig`; a checkpoint's own format never does."""
     kv_cache_dtype: str | None = None
     """What "auto" means for the KV cache; None: the model's dtype."""
+    stacked: Stacked = LlamaForCausalLM.stacked
+    """Which of the checkpoint's layers one of ours holds; rules about layers name the former."""
 
     @classmethod
     @abstractmethod
@@ -197,7 +131,7 @@ class GPTQConfig(QuantizationConfig):
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         if prefix == "lm_head" and not self.lm_head:
             return None
-        if is_layer_skipped(prefix, self.skipped):
+        if is_layer_skipped(prefix, self.skipped, self.stacked):
             return None
         return WNA16LinearMethod(self.scheme)
 
@@ -230,7 +164,7 @@ class AWQConfig(GPTQConfig):
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         if prefix == "lm_head" and not self.lm_head:
             return None
-        if is_layer_skipped(prefix, self.skipped, by_substring=self.by_substring):
+        if is_layer_skipped(prefix, self.skipped, self.stacked, self.by_substring):
             return None
         return WNA16LinearMethod(self.scheme)
 
@@ -273,8 +207,12 @@ class Fp8Config(QuantizationConfig):
         ignored = config.get("ignored_layers") or config.get("modules_to_not_convert") or []
         return cls(tuple(block) if block else None, static, ignored)
 
+    def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
+        """Lists of layers are written in several ways; the file itself says what is held how."""
+        self.ignored = [*self.ignored, *unquantized_layers(dtypes)]
+
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        if prefix == "lm_head" or is_layer_skipped(prefix, self.ignored):
+        if prefix == "lm_head" or is_layer_skipped(prefix, self.ignored, self.stacked):
             return None
         if self.online:
             return Fp8OnlineLinearMethod(self.block)
@@ -310,43 +248,30 @@ class CompressedTensorsConfig(QuantizationConfig):
 
     def __init__(
         self,
-        schemes: Mapping[str, Mapping[str, Any]],
+        groups: Mapping[str, Mapping[str, Any]],
         ignore: Sequence[str],
         kv_cache_dtype: str | None,
     ) -> None:
-        self.schemes, self.ignore, self.kv_cache_dtype = schemes, ignore, kv_cache_dtype
+        self.groups, self.ignore, self.kv_cache_dtype = groups, ignore, kv_cache_dtype
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
         for key in ("sparsity_config", "transform_config"):
             if config.get(key):
                 raise ValueError(f"quantization_config: {key} is not supported; leave it out")
-        schemes = {}
+        groups: dict[str, Mapping[str, Any]] = {}
         for group in (config.get("config_groups") or {}).values():
-            form = group.get("format") or config.get("format")
-            for target in group.get("targets") or []:
-                schemes[target] = {**group, "format": form}
+            held = {key: value for key, value in group.items() if key != "targets"}
+            held["format"] = group.get("format") or config.get("format")
+            groups |= dict.fromkeys(group.get("targets") or [], held)
         kv_scheme = config.get("kv_cache_scheme")
-        return cls(schemes, config.get("ignore") or [], kv_cache_dtype_of(kv_scheme))
+        return cls(groups, config.get("ignore") or [], kv_cache_dtype_of(kv_scheme))
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        if is_ignored(prefix, self.ignore):
+        if is_layer_skipped(prefix, self.ignore, self.stacked):
             return None
-        target = find_matched_target(prefix, self.schemes)
-        if target is None:
-            return None
-        return get_scheme(self.schemes[target])
-
-
-def is_ignored(prefix: str, ignore: Sequence[str]) -> bool:
-    """Whether compressed-tensors' `ignore` lists the layer, by its name or a pattern after "re:".
-
-    Raises ValueError for a stacked layer that is listed in part.
-    """
-    patterns = [entry.removeprefix("re:") for entry in ignore if entry.startswith("re:")]
-    names = [prefix, *shards_of(prefix)]
-    matched = [name for name in names if any(re.match(pattern, name) for pattern in patterns)]
-    return is_layer_skipped(prefix, [*ignore, *matched])
+        group = find_group(prefix, self.groups, self.stacked)
+        return None if group is None else get_scheme(group)
 
 
 def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:
@@ -479,9 +404,15 @@ ONLINE: dict[str, QuantizationConfig] = {
 
 
 def read_quantization(folder: Path) -> Any:
-    """What the checkpoint's config says about its numbers, also by compressed-tensors' old name."""
+    """What the checkpoint's config says about its numbers: also by compressed-tensors' old name, or
+    in the part of a model that sees which speaks of its decoder."""
     config = read_json(folder / "config.json")
-    return config.get("quantization_config") or config.get("compression_config")
+    text = config.get("text_config")
+    for home in (config, text if isinstance(text, Mapping) else {}):
+        for name in ("quantization_config", "compression_config"):
+            if home.get(name):
+                return home[name]
+    return None
 
 
 def get_quantization_config(
@@ -518,6 +449,9 @@ def get_quantization_config(
             f"quantization is {quantization!r}, but config.json says {method!r}; leave it out"
         )
     config = FORMATS[method].from_config(found)
+    config.stacked = resolve_model_class(
+        read_json(folder / "config.json").get("architectures") or ()
+    ).stacked
     if list(folder.glob("*.safetensors")):
         headers = [read_header(file) for file in weight_files(folder)]
         config.infer_skipped({n: info.dtype for header in headers for n, info in header.items()})

@@ -22,9 +22,10 @@ from mini_vllm.model.config import load_config
 from mini_vllm.model.layers import Linear, RMSNorm
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
 from mini_vllm.model.qwen3_moe import SparseMoE
-from mini_vllm.quantization.config import check_names, is_ignored, read_quantization
+from mini_vllm.quantization.config import check_names, read_quantization
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import quantize_per_token
+from mini_vllm.quantization.matching import is_layer_skipped
 from mini_vllm.quantization.oneshot.awq import search_scale
 from mini_vllm.quantization.oneshot.calibrate import LayerInputs, tokenize, watch_inputs
 from mini_vllm.quantization.oneshot.gptq import gptq_quantize
@@ -111,7 +112,11 @@ def _fitting(preset: Preset, model: LlamaForCausalLM, ignore: Sequence[str]) -> 
     """The preset with a group size that divides all rows; as it is if only a tiny one does."""
     layers = [(name, each) for name, each in model.named_modules() if isinstance(each, Linear)]
     names = {name: model.checkpoint_prefix(name) for name, _ in layers}
-    columns = {each.input_size for name, each in layers if not is_ignored(names[name], ignore)}
+    columns = {
+        each.input_size
+        for name, each in layers
+        if not is_layer_skipped(names[name], ignore, model.stacked)
+    }
     shared = math.gcd(preset.group_size or 0, *columns)
     if preset.group_size is None or shared < LEAST_GROUP:
         return preset
@@ -253,7 +258,11 @@ def _quantize_all(
         prefix, _, kind = name.rpartition(".")
         module = model.get_submodule(prefix)
         in_file = model.checkpoint_prefix(prefix)
-        if not isinstance(module, Linear) or kind == "bias" or is_ignored(in_file, ignore):
+        if (
+            not isinstance(module, Linear)
+            or kind == "bias"
+            or is_layer_skipped(in_file, ignore, model.stacked)
+        ):
             tensors |= _parts(model, name, dtype)
             continue
         for file, weight in _projections(model, name).items():
