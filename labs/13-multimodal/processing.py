@@ -31,7 +31,8 @@ from mini_vllm.errors import show
 from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.model.vision_config import VisionArgs
 from mini_vllm.multimodal.hasher import hash_image
-from mini_vllm.multimodal.media import MediaURL, on_white
+from mini_vllm.multimodal.media import MediaURL
+from mini_vllm.multimodal.pictures import as_rgb, upright
 from mini_vllm.param_checks import check_context
 
 PLACEHOLDER = "<|image_pad|>"
@@ -211,10 +212,11 @@ class MultiModalProcessor:
         return [self._load(index, image) for index, image in enumerate(images)]
 
     def _load(self, index: int, image: Any) -> Image.Image:
-        if not isinstance(image, MediaURL):
-            return check_image(index, image)
-        opened = image.load(index, self.config.allowed_media_domains)
-        return on_white(check_image(index, opened))
+        """A picture that was sent to us lies on white; one of the caller's own stays as it is."""
+        was_sent = isinstance(image, MediaURL)
+        if was_sent:
+            image = image.load(index, self.config.allowed_media_domains)
+        return as_rgb(index, upright(check_image(index, image)), on_white=was_sent)
 
     def _patches_of(
         self, processor: Any, options: Mapping[str, Any], index: int, image: Image.Image

@@ -28,7 +28,7 @@ from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
-from mini_vllm.engine.checked_config import make_engine_config
+from mini_vllm.engine.checked_config import load_model_args, make_engine_config
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.control_checks import check_seconds
 from mini_vllm.engine.controls import EngineControls
@@ -48,7 +48,7 @@ from mini_vllm.kv_transfer.params import holder_of
 from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
-from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.config import ModelArgs
 from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import RequestStats, ServiceStats
 from mini_vllm.observability.profile import check_profiler_config
@@ -188,7 +188,8 @@ class AsyncLLM(EngineControls):
         self.profiler_config = check_profiler_config(profiler_config)
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
-        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
+        args = load_model_args(config.model)
+        self.model_args: ModelArgs = args.ending_with(getattr(tokenizer, "eos_token_id", None))
         self.client = client or start_engines(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(

@@ -28,7 +28,8 @@ def render_chat(
     Args:
         tokenizer: of the ``transformers`` kind.
         messages: OpenAI's, whose content may be text, a list of text parts, or None.
-        template: Jinja, instead of the tokenizer's own.
+        template: Jinja, instead of the model's own: the processor's of a model that sees, unless
+            there are tools; else the tokenizer's.
         tools: what the model may call, for templates that tell it.
         add_generation_prompt: end with the beginning of the assistant's turn.
         continue_final_message: leave the last message open, for the model to go on with.
@@ -36,6 +37,8 @@ def render_chat(
     Raises:
         ValueError: for a message without a role, an argument or content of a wrong type, no
             template, or one that fails.
+
+    Source: vllm/renderers/hf.py#L265-L314 (resolve_chat_template) @ v0.22.1
     """
     if tokenizer is None:
         raise ValueError("messages need a tokenizer, and none is loaded; send token ids instead")
@@ -57,6 +60,8 @@ def render_chat(
             "continue_final_message and add_generation_prompt are both true; set one of them to "
             "false"
         )
+    if template is None and tools is None:  # only the tokenizer may have one that knows of tools
+        template = getattr(tokenizer, "processor_chat_template", None)
     plain = [_plain(index, message) for index, message in enumerate(messages)]
     try:
         if any(message["role"] == "developer" for message in plain):

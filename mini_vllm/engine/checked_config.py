@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -9,9 +11,12 @@ from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
-from mini_vllm.model.config import load_config
+from mini_vllm.errors import show
+from mini_vllm.model.config import ModelArgs, load_config, read_json
 from mini_vllm.model.families import FAMILIES, unsupported
-from mini_vllm.model.generation import default_sampling_params
+from mini_vllm.model.generation import default_sampling_params, generation_file, without_effect
+
+logger = logging.getLogger(__name__)
 
 
 def recommended_params(model: ModelConfig) -> dict[str, Any]:
@@ -19,6 +24,31 @@ def recommended_params(model: ModelConfig) -> dict[str, Any]:
     return default_sampling_params(
         model.model, model.generation_config, model.override_generation_config
     )
+
+
+def load_model_args(model: ModelConfig) -> ModelArgs:
+    """The model's shape and the tokens that end its texts, as all settings say that speak of them.
+
+    Which tokens those are is said by `config.json`, by `generation_config.json` or the one of the
+    folder `generation_config`, or instead of both by an `eos_token_id` of
+    `override_generation_config`. The tokenizer's EOS comes on top where one is loaded.
+
+    Raises:
+        FileNotFoundError: for a missing folder or file.
+        ValueError: that names the file or the setting, for a bad value.
+    """
+    generation = generation_file(model.model, model.generation_config)
+    args = load_config(model.model, model.hf_overrides, generation)
+    own = (model.override_generation_config or {}).get("eos_token_id")
+    if own is None:
+        return args
+    own = own if isinstance(own, list) else [own]
+    if max(own, default=0) >= args.vocab_size:
+        raise ValueError(
+            f"override_generation_config: eos_token_id is {show(own)}; the vocabulary ends at "
+            f"{args.vocab_size - 1}"
+        )
+    return replace(args, eos_token_ids=tuple(own))
 
 
 def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> EngineConfig:
@@ -29,11 +59,20 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
         ValueError: that names the file, for one that says what cannot be.
     """
     config = EngineConfig.from_kwargs(model, **options)
-    args = load_config(config.model.model, config.model.hf_overrides)
+    recommended_params(config.model)
+    _warn_of_what_is_not_read(config.model)
+    args = load_model_args(config.model)
     path = Path(config.model.model) / "config.json"
     if not set(args.architectures) & set(FAMILIES):
         raise ValueError(f"{path}: {unsupported(args.architectures)}")
     if config.model.dtype == "auto":
         require_one_of(f"{path}: dtype", args.dtype, DTYPES[1:])
-    recommended_params(config.model)
     return config
+
+
+def _warn_of_what_is_not_read(model: ModelConfig) -> None:
+    file = generation_file(model.model, model.generation_config)
+    if model.generation_config == "vllm" or not file.is_file():
+        return
+    if names := without_effect(read_json(file)):
+        logger.warning("%s: %s change nothing here", file, ", ".join(names))

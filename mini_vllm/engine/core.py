@@ -31,6 +31,7 @@ from mini_vllm.core.scheduler_output import (
 )
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
+from mini_vllm.engine.checked_config import load_model_args
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV, check_config
@@ -40,8 +41,7 @@ from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest, check_lora_id
-from mini_vllm.model.checkpoint_files import load_vocabulary
-from mini_vllm.model.config import load_config
+from mini_vllm.model.checkpoint_files import load_vocabulary, read_eos_token_id
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.observability.profile import profiled
 from mini_vllm.request import Request, RequestStatus
@@ -107,7 +107,7 @@ class EngineCore:
         scheduler_cls: type[Scheduler] = Scheduler,
         replica: int = 0,
     ) -> None:
-        self.model_args = load_config(config.model.model, config.model.hf_overrides)
+        self.model_args = load_model_args(config.model)
         supports = resolve_model_class(self.model_args.architectures).supports
         combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
@@ -129,7 +129,7 @@ class EngineCore:
         self.structured_output_manager = StructuredOutputManager(
             config.structured,
             self._load_vocabulary,
-            self.model_args.eos_token_ids,
+            self._ending_tokens(),
             drafts_are_drawn=config.speculative is not None and config.speculative.draws_drafts,
         )
         self._new_scheduler = functools.partial(
@@ -183,6 +183,12 @@ class EngineCore:
                 "the engine's workers are in other processes; look at them with collective_rpc"
             )
         return self.executor.worker
+
+    def _ending_tokens(self) -> tuple[int, ...]:
+        """All tokens that end a text: where a grammar may end, each of them may come."""
+        model = self.config.model
+        token_id = read_eos_token_id(model.tokenizer or model.model)
+        return self.model_args.ending_with(token_id).eos_token_ids
 
     def _load_vocabulary(self) -> TokenTable:
         """The bytes of every token; read when the first request with a constraint arrives."""

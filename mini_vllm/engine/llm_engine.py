@@ -69,7 +69,7 @@ class LLMEngine(OfflineControls):
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(
             tokenizer,
-            self.core.model_args,
+            self.core.model_args.ending_with(getattr(tokenizer, "eos_token_id", None)),
             config.scheduler.max_model_len,
             config.model.seed,
             config.structured,

@@ -162,18 +162,84 @@ def _merged(merge: Any) -> list[str]:
 def load_tokenizer(folder: str | Path) -> Any:
     """The tokenizer of a local folder, of the `transformers` kind; never asks a hub.
 
+    A model that sees may keep its chat template with its processor, in a file that the library's
+    tokenizer does not read. It is `processor_chat_template` here, and `chat_template` as well if
+    the tokenizer has none of its own.
+
     Raises ValueError that names the folder and what is wrong, whatever the library raised.
     """
     from transformers import AutoTokenizer  # takes seconds, so only when needed
 
     try:
         check_tokenizer_files(Path(folder))
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        template = read_processor_template(Path(folder))
+        tokenizer.chat_template = tokenizer.chat_template or template
+        tokenizer.processor_chat_template = template if has_processor(Path(folder)) else None
+        return tokenizer
     except Exception as error:  # the library promises none in particular
         raise ValueError(
             f"no tokenizer could be loaded from {folder}: {_describe(error)}; pass "
             "tokenizer=FOLDER, or skip_tokenizer_init=True to work on token ids"
         ) from error
+
+
+def has_processor(folder: Path) -> bool:
+    """Whether the model takes more than text."""
+    return any((folder / f"{name}.json").is_file() for name in ("preprocessor_config", PROCESSOR))
+
+
+def read_processor_template(folder: Path) -> str | None:
+    """The chat template of a model's processor, if it has one that is not the tokenizer's, too.
+
+    `chat_template.jinja` and `additional_chat_templates` are read by both. The order is that of
+    `ProcessorMixin.get_processor_dict` of transformers.
+
+    Raises ValueError that names the file, for a template that is no text.
+    """
+    for name in (PROCESSOR, "chat_template"):
+        file = folder / f"{name}.json"
+        template = read_json(file).get("chat_template") if file.is_file() else None
+        if not isinstance(template, str | None):
+            raise ValueError(f"{file}: chat_template is {show(template)}; {STRING.says}")
+        if template is not None:
+            return template
+    return None
+
+
+PROCESSOR = "processor_config"
+
+
+def read_eos_token_id(folder: str | Path) -> int | None:
+    """The id of the token that a tokenizer's files call its EOS; None if they name none.
+
+    Where the files leave it open, `transformers` may know better. It takes seconds to import, so
+    who has no tokenizer asks the files.
+    """
+    folder = Path(folder)
+    files = [folder / name for name in ("tokenizer_config.json", "special_tokens_map.json")]
+    entries = [read_json(file) for file in files if file.is_file()]
+    named = (_text_of(each.get("eos_token")) for each in entries)
+    token = next((text for text in named if text is not None), None)
+    if token is None:
+        return None
+    for each in entries:
+        for token_id, added in (each.get("added_tokens_decoder") or {}).items():
+            if _text_of(added) == token and token_id.isdecimal():
+                return int(token_id)
+    path = folder / "tokenizer.json"
+    tokenizer = read_json(path) if path.is_file() else {}
+    for added in tokenizer.get("added_tokens") or ():
+        if _text_of(added) == token and is_integer(added.get("id")):
+            return int(added["id"])
+    vocab = (tokenizer.get("model") or {}).get("vocab")
+    return vocab.get(token) if isinstance(vocab, dict) else None
+
+
+def _text_of(token: Any) -> str | None:
+    """A token's text: files write it as it is, or with its properties around it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 @dataclass(frozen=True)
@@ -232,8 +298,7 @@ def _named_tokens(folder: Path) -> Iterator[str]:
             values += more.values() if isinstance(more, dict) else more
         values += (entries.get("added_tokens_decoder") or {}).values()
         for value in values:
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
+            if (text := _text_of(value)) is not None:
                 yield text
 
 

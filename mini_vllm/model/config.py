@@ -10,7 +10,7 @@ from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
-from mini_vllm.model.families import is_foreign, sliding_windows, unsupported, with_defaults
+from mini_vllm.model.families import family, is_foreign, sliding_windows, unsupported, with_defaults
 from mini_vllm.model.vision_config import VisionArgs, split_config
 
 
@@ -55,6 +55,15 @@ class ModelArgs:
         """The first so many features of a head turn with the position."""
         return int(self.head_dim * self.rope_parameters.get("partial_rotary_factor", 1.0))
 
+    def ending_with(self, token_id: int | None) -> ModelArgs:
+        """The same, with another token that ends a text before all others: the tokenizer's.
+
+        Source: vllm/sampling_params.py#L556-L584 (SamplingParams.update_from_generation_config)
+        @ v0.22.1
+        """
+        ids = (*_as_list(token_id), *self.eos_token_ids)
+        return replace(self, eos_token_ids=_known_ids(ids, self.vocab_size))
+
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], source: str = "config.json") -> ModelArgs:
         """Build from a parsed `config.json`.
@@ -84,7 +93,7 @@ class ModelArgs:
             num_attention_heads=heads,
             num_key_value_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or default_head_dim,
-            max_position_embeddings=_max_positions(config, rope),
+            max_position_embeddings=max_positions(config, rope),
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             rope_parameters=rope,
             tie_word_embeddings=config.get("tie_word_embeddings", False),
@@ -106,10 +115,15 @@ class ModelArgs:
         )
 
 
-def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) -> ModelArgs:
+def load_config(
+    folder: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    generation: str | Path | None = None,
+) -> ModelArgs:
     """Read `folder/config.json`; end-of-sequence ids also from `generation_config.json`.
 
-    `overrides` are entries that count for more than the file's.
+    `overrides` are entries that count for more than the file's. `generation` is the second file,
+    if it is another than the folder's own.
 
     Raises FileNotFoundError for a missing folder or file, ValueError for a bad value.
     """
@@ -123,11 +137,11 @@ def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) 
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
     args = ModelArgs.from_dict(with_overrides(read_json(path), overrides or {}), str(path))
-    generation = folder / "generation_config.json"
-    if not generation.is_file():
+    path = Path(generation or folder / "generation_config.json")
+    if not path.is_file():
         return args
-    more = read_json(generation)
-    check_entries(more, GENERATION_CONFIG, str(generation))
+    more = read_json(path)
+    check_entries(more, GENERATION_CONFIG, str(path))
     eos = (*args.eos_token_ids, *_as_list(more.get("eos_token_id")))
     return replace(args, eos_token_ids=_known_ids(eos, args.vocab_size))
 
@@ -188,11 +202,33 @@ def _one_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _max_positions(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
-    """How long a request may be. With "longrope" as far as the short factors serve: the long ones
-    turn keys by other angles, and keys in the cache could not follow."""
-    kind = rope["rope_type"]
-    return rope[f"{'original_' if kind == 'longrope' else ''}max_position_embeddings"]
+def max_positions(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+    """How many positions the model can read, by two entries: the longest text of its training, and
+    how far its rotation stretches that.
+
+        default, llama3    max_position_embeddings, which these count stretched already
+        linear             factor * max_position_embeddings
+        yarn               factor * original_max_position_embeddings
+        longrope           original_max_position_embeddings, as far as the short factors serve: the
+                           long ones turn keys by other angles, and cached keys could not follow
+
+    Source: vllm/config/model.py#L2119-L2256 (_get_and_verify_max_len) @ v0.22.1
+    """
+    most: int = rope["max_position_embeddings"]
+    original: int = rope["original_max_position_embeddings"]
+    factor = rope.get("factor")
+    match rope["rope_type"]:
+        case "longrope":
+            return original
+        case "linear" if factor and family(config) not in STRETCHED_ALREADY:
+            return int(factor * most)
+        case "yarn" if factor:
+            return int(factor * original)
+    return most
+
+
+STRETCHED_ALREADY = ("Gemma3ForCausalLM",)
+"""Families whose `max_position_embeddings` counts the stretch, whatever the rotation."""
 
 
 def _dense_layers(config: Mapping[str, Any]) -> tuple[int, ...]:

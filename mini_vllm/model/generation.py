@@ -1,12 +1,20 @@
-"""The sampling parameters that a model's authors recommend, from its `generation_config.json`."""
+"""The sampling parameters that a model's authors recommend, from its `generation_config.json`.
+
+A caller's own entries, `override_generation_config`, count for more. What nothing here reads is
+refused there by its name, for whoever writes it wants something; in a file it is let through, as in
+vLLM, and `without_effect` lists it.
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.errors import show
 from mini_vllm.model.config import read_json
+from mini_vllm.model.config_schema import GENERATION_CONFIG, check_entries
 from mini_vllm.sampling_params import SamplingParams
 
 OURS = {
@@ -17,7 +25,32 @@ OURS = {
     "min_p": "min_p",
     "max_new_tokens": "max_tokens",
 }
-"""Names in the file, and ours."""
+"""Names of what is read of a file, and ours."""
+OVERRIDES = OURS | {
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "min_new_tokens": "min_tokens",
+}
+"""The same for a caller's own entries. vLLM takes the last three without a word or an effect."""
+AS_IT_IS: dict[str, tuple[Any, ...]] = {
+    "do_sample": (True,),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "use_cache": (True,),
+    "length_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "diversity_penalty": (0.0,),
+    "num_beam_groups": (1,),
+    "renormalize_logits": (False,),
+    "output_scores": (False,),
+}
+"""Entries of other engines, and the values that ask for what is so anyway."""
+SAY_NOTHING = ("bos_token_id", "pad_token_id", "transformers_version", "_from_model_config")
+"""Entries that tell of the model, or of who wrote the file; a text is the same without them."""
 
 
 def default_sampling_params(
@@ -33,31 +66,66 @@ def default_sampling_params(
 
     Raises:
         FileNotFoundError: if another folder has no such file.
-        ValueError: that names the file, for a value out of range.
+        ValueError: that names the file, for a value out of range; or an entry of `override` that
+            would change nothing.
 
     Source: vllm/config/model.py#L1465-L1518 (ModelConfig.get_diff_sampling_param) @ v0.22.1
     """
-    given: dict[str, Any] = {}
-    source = Path(folder if generation_config == "auto" else generation_config)
-    path = source / "generation_config.json"
-    if generation_config != "vllm":
-        if path.is_file():
-            given = read_json(path)
-        elif generation_config != "auto":
-            raise FileNotFoundError(
-                f"generation_config is {generation_config!r}, which has no generation_config.json; "
-                "give a folder that has one, 'auto' or 'vllm'"
-            )
-    given |= override or {}
+    override = override or {}
+    check_override(override)
+    path = generation_file(folder, generation_config)
+    given = read_json(path) if generation_config != "vllm" and path.is_file() else {}
+    entries = {name: given.get(name) for name in OURS}
+    entries |= {name: override[name] for name in OVERRIDES if name in override}
     params = {}
-    for name, ours in OURS.items():
-        if (value := given.get(name)) is None:
+    for name, value in entries.items():
+        if value is None:
             continue
+        ours = OVERRIDES[name]
         try:
             SamplingParams(**{ours: value})
         except ValueError as error:
-            where = "override_generation_config" if name in (override or {}) else path
+            where = "override_generation_config" if name in override else path
             said = str(error).replace(ours, name, 1)  # as it is called there
             raise ValueError(f"{where}: {said}; or pass generation_config='vllm'") from error
         params[ours] = value
     return params
+
+
+def generation_file(folder: str | Path, generation_config: str = "auto") -> Path:
+    """The `generation_config.json` that counts: the model's own, which may be missing, or another
+    folder's, which may not.
+
+    Raises FileNotFoundError if that has none.
+    """
+    is_own = generation_config in ("auto", "vllm")
+    path = Path(folder if is_own else generation_config) / "generation_config.json"
+    if not is_own and not path.is_file():
+        raise FileNotFoundError(
+            f"generation_config is {generation_config!r}, which has no generation_config.json; "
+            "give a folder that has one, 'auto' or 'vllm'"
+        )
+    return path
+
+
+def check_override(override: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first entry that nothing here reads; it names the nearest."""
+    check_entries(override, GENERATION_CONFIG, "override_generation_config")
+    known = (*OVERRIDES, "eos_token_id")
+    for name in without_effect({k: v for k, v in override.items() if k not in known}):
+        nearest = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"it may have {', '.join(known)}"
+        raise ValueError(
+            f"override_generation_config has {name}={show(override[name])}, which changes nothing "
+            f"here; leave it out; {hint}"
+        )
+
+
+def without_effect(entries: Mapping[str, Any]) -> list[str]:
+    """Entries of a file that ask for something, and that nothing here reads."""
+    return [
+        name
+        for name, value in entries.items()
+        if name not in (*OURS, "eos_token_id", *SAY_NOTHING)
+        and not (value is None or value in AS_IT_IS.get(name, ()))
+    ]

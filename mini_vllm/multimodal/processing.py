@@ -31,9 +31,9 @@ from mini_vllm.errors import show
 from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.model.vision_config import VisionArgs
 from mini_vllm.multimodal.hasher import hash_image
-from mini_vllm.param_checks import check_context
 from mini_vllm.multimodal.media import MediaURL
 from mini_vllm.multimodal.pictures import as_rgb, upright
+from mini_vllm.param_checks import check_context
 
 PLACEHOLDER = "<|image_pad|>"
 """How a caller writes a picture's place."""
