@@ -56,7 +56,7 @@ def attend_within_pictures(
     by the square root of D.
 
     All are `[P, heads, D]`, the patches of several pictures one after another; `lengths` says how
-    many belong to each. Returns `[P, heads, D]`.
+    many belong to each. Returns `[P, heads, D]` in the dtype of `query`.
     """
     # TODO 13.11
     raise NotImplementedError(

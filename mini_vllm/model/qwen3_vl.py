@@ -56,7 +56,7 @@ def attend_within_pictures(
     by the square root of D.
 
     All are `[P, heads, D]`, the patches of several pictures one after another; `lengths` says how
-    many belong to each. Returns `[P, heads, D]`.
+    many belong to each. Returns `[P, heads, D]` in the dtype of `query`.
     """
     outputs = []
     parts = [x.transpose(0, 1).split(list(lengths), dim=1) for x in (query, key, value)]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from labkit.course.root import ROOT
+from mini_vllm import bundled
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.distributed.collectives import one_shot_time
+from mini_vllm.model.config import load_config
+from mini_vllm.model.qwen3_vl import MRotaryEmbedding
 from mini_vllm.policies.vllm_v0 import VllmV0
 from mini_vllm.quantization.oneshot.gptq import inverse_factor
 from mini_vllm.quantization.packing import quantize
@@ -166,3 +171,16 @@ def test_10_how_far_tensor_parallelism_pays() -> None:
     for cards, tokens in ((2, "12,000"), (4, "452,000")):
         room = cards * 80e9 * 0.9 - 140e9
         assert f"{round(room / kv, -3):,.0f}" == tokens and tokens in text
+
+
+def test_13_what_a_picture_of_1000_pixels_becomes() -> None:
+    height, width = smart_resize(1000, 1000, factor=32, min_pixels=65_536, max_pixels=16_777_216)
+    assert (height, width) == (992, 992) and (height // 32) * (width // 32) == 961
+    assert "31 x 31 = 961 rows" in chapter("13", "00-guide")
+
+
+def test_13_which_pair_follows_which_position() -> None:
+    args = replace(load_config(bundled.path("storyteller-vision")), head_dim=16)
+    rows = MRotaryEmbedding(args, [3, 3, 2]).row_of_pair.tolist()
+    drawn = "  ".join("thw"[row] for row in rows)
+    assert f"follows     {drawn}" in chapter("13", "00-guide")
