@@ -28,7 +28,7 @@ SLIP = -$(LABKIT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo lab progress portfolio review undo update book serve arena inspect bench \
+.PHONY: setup doctor demo chat lab progress portfolio review undo update book serve arena inspect bench \
 	bench-scheduler upstream \
 	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
 	suite-quality docs cite-check clean help
@@ -40,6 +40,8 @@ doctor: ## check this machine line by line, with the fix for what is missing
 	$(LABKIT) doctor $(ARGS)
 demo: ## watch a real, small model answer through the whole engine
 	$(LABKIT) demo $(ARGS)
+chat: ## talk to SmolLM2, a public model of 135 million weights, once its package is installed
+	$(LABKIT) chat $(ARGS)
 
 ##@ Learn
 lab-%: ## judge your answers of phase NN: what has changed; ARGS="--all" runs all of it

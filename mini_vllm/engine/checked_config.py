@@ -12,7 +12,7 @@ from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
 from mini_vllm.errors import show
-from mini_vllm.model.config import ModelArgs, load_config, read_json
+from mini_vllm.model.config import ModelArgs, config_file, load_config, read_generation
 from mini_vllm.model.families import FAMILIES, unsupported
 from mini_vllm.model.generation import default_sampling_params, generation_file, without_effect
 
@@ -62,7 +62,7 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
     recommended_params(config.model)
     _warn_of_what_is_not_read(config.model)
     args = load_model_args(config.model)
-    path = Path(config.model.model) / "config.json"
+    path = config_file(config.model.model)
     if not set(args.architectures) & set(FAMILIES):
         raise ValueError(f"{path}: {unsupported(args.architectures)}")
     if config.model.dtype == "auto":
@@ -74,5 +74,5 @@ def _warn_of_what_is_not_read(model: ModelConfig) -> None:
     file = generation_file(model.model, model.generation_config)
     if model.generation_config == "vllm" or not file.is_file():
         return
-    if names := without_effect(read_json(file)):
+    if names := without_effect(read_generation(file)):
         logger.warning("%s: %s change nothing here", file, ", ".join(names))

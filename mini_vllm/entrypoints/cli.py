@@ -117,6 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
     chat = add_command(run_chat, "talk to the model", samples=True)
+    chat.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
     chat.add_argument("--system", help="the system message")
     _add_image_option(chat)
     chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
@@ -223,7 +224,8 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,
-        help=f"folder, bundled model, or OWNER/NAME of a hub's (default {DEFAULT_MODEL})",
+        help="folder, .gguf file, bundled model, smollm2, or OWNER/NAME of a hub's (default "
+        f"{DEFAULT_MODEL})",
     )
     parser.add_argument(
         "--scheduler",
@@ -366,6 +368,7 @@ def run_chat(args: argparse.Namespace) -> int:
     _sampling_params(args, max_tokens=256)
     loras = _loras(args, 1)
     images = [{"type": "image_pil", "image_pil": image} for image in _open_images(args.image)]
+    args.model = args.name or args.model
     llm = _load(args)
     params = _sampling_params(args, **({"max_tokens": 256} | llm.default_sampling_params))
     messages: list[dict[str, Any]] = []

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.block_hash import extra_hash_keys, hash_block
+from mini_vllm.gguf import is_gguf
 from mini_vllm.request import Request
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def prompt_identity(request: Request) -> str:
 
 def _model_identity(folder: Path, load_format: str, seed: int) -> list[str]:
     """Digests of the model's configuration, and of its weights or the seed that they come from."""
+    if is_gguf(folder):
+        return [f"dummy:{seed}" if load_format == "dummy" else "", fingerprint(folder)]
     config = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     if load_format == "dummy":
         return [config, f"dummy:{seed}"]

@@ -5,6 +5,7 @@ config.json -> layers without values -> values from the files -> the form for th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
+from mini_vllm.gguf import is_gguf
 from mini_vllm.model.checkpoint import check_dtype, read_header, weight_files
-from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.config import ModelArgs, config_file, load_config
 from mini_vllm.model.layers import (
     PLAIN,
     Build,
@@ -31,6 +33,8 @@ from mini_vllm.model.sharded_loader import load_parts
 
 __all__ = ["PLAIN", "Build", "compile_model", "load_model", "resolve_dtype"]
 
+logger = logging.getLogger(__name__)
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -46,7 +50,7 @@ def load_model(
     kv_cache_dtype: str = "auto",
     hf_overrides: Mapping[str, Any] | None = None,
 ) -> LlamaForCausalLM:
-    """Load the model in folder `path`, ready to run; its shape is `model.config`.
+    """Load the model in folder or GGUF file `path`, ready to run; its shape is `model.config`.
 
     `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
     fills the weights with random numbers from `seed`. `quant` says how numbers are held,
@@ -56,11 +60,11 @@ def load_model(
     message names the file or tensor.
     """
     args = load_config(path, hf_overrides)
-    config_file = Path(path) / "config.json"
+    where = config_file(path)
     try:
         model_class = resolve_model_class(args.architectures)
     except ValueError as error:
-        raise ValueError(f"{config_file}: {error}") from error
+        raise ValueError(f"{where}: {error}") from error
     cache_dtype = resolve_dtype(dtype, args)
     build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype, cache_dtype)
     try:
@@ -68,23 +72,34 @@ def load_model(
             model = model_class(args, build).requires_grad_(False).eval()
     except RuntimeError as error:  # nothing else asks torch for memory here
         raise ValueError(
-            f"{config_file} asks for a model that does not fit the memory: {error}"
+            f"{where} asks for a model that does not fit the memory: {error}"
         ) from error
     model.cache_dtype = cache_dtype
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format == "auto" and build.is_plain and has_common_names(model):
+    elif load_format != "auto":
+        raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
+    elif build.is_plain and has_common_names(model) and not is_gguf(path):
         check_floating(Path(path))
         load_weights(model, Path(path))
-    elif load_format == "auto":
-        load_parts(model, Path(path), quant.rename if quant else None)
+    elif quant is not None:
+        load_parts(model, Path(path), quant.rename, quant.blocks)
     else:
-        raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
+        load_parts(model, Path(path))
+    if is_gguf(path) and load_format == "auto":
+        log_form(path, quant, cache_dtype)
     round_weights(model, cache_dtype)
     for module in model.modules():
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
     return model
+
+
+def log_form(path: str | Path, quant: QuantConfig | None, dtype: torch.dtype) -> None:
+    """Say which form the tensors of a GGUF file are loaded in."""
+    kept, name = len(quant.blocks) if quant else 0, str(dtype).removeprefix("torch.")
+    hint = "" if quant else "; quantization='gguf' keeps those of Q4_0, Q4_1 and Q8_0 as they are"
+    logger.info("%s: %d tensors stay as blocks, the others become %s%s", path, kept, name, hint)
 
 
 def round_weights(model: LlamaForCausalLM, dtype: torch.dtype) -> None:
@@ -168,6 +183,8 @@ def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
             continue  # what they hold already is in order
         if "scale" in name.rpartition(".")[2]:
             parameter.data.fill_(0.0025)
+        elif parameter.dtype == torch.uint8:
+            parameter.data.zero_()  # a GGUF file's blocks, which have their scales inside
         elif parameter.itemsize < 2 or not parameter.is_floating_point():
             generator = torch.Generator(parameter.device).manual_seed(seed)
             low, high = (-127, 128) if parameter.itemsize < 2 else (-(2**31), 2**31)

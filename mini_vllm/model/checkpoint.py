@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import safe_open
 
+from mini_vllm.gguf import is_gguf
 from mini_vllm.model.checkpoint_files import check_header, check_weight_map
 from mini_vllm.model.config import check_no_pointer, read_json
+from mini_vllm.model.gguf.tensors import BLOCKS, GGUFTensors
 
 FLOATS = {
     "F64": torch.float64,
@@ -33,6 +40,38 @@ class TensorInfo:
 
     dtype: str
     shape: list[int]
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A file with tensors, what it says about them, and how it is opened.
+
+    What `open` gives has the methods of an open safetensors file: `get_tensor(name)` and
+    `get_slice(name)`.
+    """
+
+    path: Path
+    header: Mapping[str, TensorInfo]
+    open: Callable[[], AbstractContextManager[Any]]
+
+
+def tensor_files(
+    path: Path, dtype: torch.dtype = torch.float32, blocks: Collection[str] = ()
+) -> list[TensorFile]:
+    """The files with the weights of the model at `path`: a folder's safetensors, or a GGUF file.
+
+    Of the latter, tensors come in `dtype`; those that `blocks` names come as their blocks. Raises
+    ValueError or FileNotFoundError for what cannot be read.
+    """
+    if not is_gguf(path):
+        return [
+            TensorFile(file, read_header(file), partial(safe_open, file, framework="pt"))
+            for file in weight_files(path)
+        ]
+    tensors = GGUFTensors(path, dtype, blocks)
+    types = {name: "U8" if name.endswith(BLOCKS) else "F32" for name in tensors}
+    header = {name: TensorInfo(types[name], tensors.shape(name)) for name in types}
+    return [TensorFile(path, header, lambda: tensors)]
 
 
 def weight_files(folder: Path) -> list[Path]:

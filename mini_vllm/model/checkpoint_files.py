@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from mini_vllm.errors import show
+from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.model.config import read_json
 from mini_vllm.model.config_schema import (
     NUMBER,
@@ -23,6 +24,7 @@ from mini_vllm.model.config_schema import (
     is_integer,
     list_of,
 )
+from mini_vllm.model.gguf import tokenizer as gguf_tokenizer
 
 ITEM_SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -160,7 +162,7 @@ def _merged(merge: Any) -> list[str]:
 
 
 def load_tokenizer(folder: str | Path) -> Any:
-    """The tokenizer of a local folder, of the `transformers` kind; never asks a hub.
+    """The tokenizer of a folder or a GGUF file, of the `transformers` kind; never asks a hub.
 
     A model that sees may keep its chat template with its processor, in a file that the library's
     tokenizer does not read. It is `processor_chat_template` here, and `chat_template` as well if
@@ -171,6 +173,8 @@ def load_tokenizer(folder: str | Path) -> Any:
     from transformers import AutoTokenizer  # takes seconds, so only when needed
 
     try:
+        if is_gguf(folder):
+            return gguf_tokenizer.load_tokenizer(read_gguf(folder))
         check_tokenizer_files(Path(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         template = read_processor_template(Path(folder))
@@ -265,6 +269,8 @@ def load_vocabulary(folder: str | Path) -> Any:
     do not stand in it: only the library knows what becomes of those.
     """
     folder = Path(folder)
+    if is_gguf(folder):
+        return gguf_vocabulary(folder)
     if not (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
     from tokenizers import Tokenizer
@@ -281,6 +287,12 @@ def load_vocabulary(folder: str | Path) -> Any:
     except Exception:  # the library promises none in particular; `load_tokenizer` names the file
         pass
     return load_tokenizer(folder)
+
+
+def gguf_vocabulary(path: Path) -> Vocabulary:
+    """The vocabulary of a GGUF file's tokenizer. Raises ValueError that names the key."""
+    tokenizer = gguf_tokenizer.build_tokenizer(read_gguf(path))
+    return Vocabulary(tokenizer.get_vocab(), tokenizer.get_added_tokens_decoder())
 
 
 def _named_tokens(folder: Path) -> Iterator[str]:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.errors import show
+from mini_vllm.gguf import is_gguf
 from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
 from mini_vllm.model.families import family, is_foreign, sliding_windows, unsupported, with_defaults
+from mini_vllm.model.gguf.config import read_config as read_gguf_config
+from mini_vllm.model.gguf.config import read_generation_config
 from mini_vllm.model.vision_config import VisionArgs, split_config
 
 
@@ -120,14 +123,42 @@ def load_config(
     overrides: Mapping[str, Any] | None = None,
     generation: str | Path | None = None,
 ) -> ModelArgs:
-    """Read `folder/config.json`; end-of-sequence ids also from `generation_config.json`.
+    """The shape of a model: of `folder/config.json`, or of a GGUF file's metadata.
 
-    `overrides` are entries that count for more than the file's. `generation` is the second file,
-    if it is another than the folder's own.
+    End-of-sequence ids come also from `generation_config.json`, or from the file `generation` if
+    that is another. `overrides` are entries that count for more than the file's.
 
     Raises FileNotFoundError for a missing folder or file, ValueError for a bad value.
     """
-    folder = Path(folder)
+    folder, path = Path(folder), config_file(folder)
+    args = ModelArgs.from_dict(with_overrides(read_config(folder), overrides or {}), str(path))
+    path = Path(generation or folder / "generation_config.json")
+    if not path.is_file():
+        return args
+    more = read_generation(path)
+    check_entries(more, GENERATION_CONFIG, str(path))
+    eos = (*args.eos_token_ids, *_as_list(more.get("eos_token_id")))
+    return replace(args, eos_token_ids=_known_ids(eos, args.vocab_size))
+
+
+def read_generation(path: Path) -> dict[str, Any]:
+    """The entries of a `generation_config.json`, or what a GGUF file has for them."""
+    return read_generation_config(path) if is_gguf(path) else read_json(path)
+
+
+def config_file(model: str | Path) -> Path:
+    """The file that says a model's shape: the `config.json` of its folder, or a GGUF file."""
+    return Path(model) if is_gguf(model) else Path(model) / "config.json"
+
+
+def read_config(model: str | Path) -> dict[str, Any]:
+    """The entries of a model's `config.json`, or what a GGUF file has for them.
+
+    Raises FileNotFoundError for a missing folder or file, ValueError for one that is damaged.
+    """
+    folder = Path(model)
+    if is_gguf(folder):
+        return read_gguf_config(folder)
     if not folder.is_dir():
         is_there = "is a file; give its folder" if folder.is_file() else "does not exist"
         raise FileNotFoundError(f"model folder {str(folder)!r} {is_there}")
@@ -136,14 +167,7 @@ def load_config(
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    args = ModelArgs.from_dict(with_overrides(read_json(path), overrides or {}), str(path))
-    path = Path(generation or folder / "generation_config.json")
-    if not path.is_file():
-        return args
-    more = read_json(path)
-    check_entries(more, GENERATION_CONFIG, str(path))
-    eos = (*args.eos_token_ids, *_as_list(more.get("eos_token_id")))
-    return replace(args, eos_token_ids=_known_ids(eos, args.vocab_size))
+    return read_json(path)
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

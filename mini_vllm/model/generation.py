@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.errors import show
-from mini_vllm.model.config import read_json
+from mini_vllm.gguf import is_gguf
+from mini_vllm.model.config import read_generation
 from mini_vllm.model.config_schema import GENERATION_CONFIG, check_entries
 from mini_vllm.sampling_params import SamplingParams
 
@@ -74,7 +75,7 @@ def default_sampling_params(
     override = override or {}
     check_override(override)
     path = generation_file(folder, generation_config)
-    given = read_json(path) if generation_config != "vllm" and path.is_file() else {}
+    given = read_generation(path) if generation_config != "vllm" and path.is_file() else {}
     entries = {name: given.get(name) for name in OURS}
     entries |= {name: override[name] for name in OVERRIDES if name in override}
     params = {}
@@ -94,11 +95,13 @@ def default_sampling_params(
 
 def generation_file(folder: str | Path, generation_config: str = "auto") -> Path:
     """The `generation_config.json` that counts: the model's own, which may be missing, or another
-    folder's, which may not.
+    folder's, which may not. A GGUF file is its own.
 
     Raises FileNotFoundError if that has none.
     """
     is_own = generation_config in ("auto", "vllm")
+    if is_own and is_gguf(folder):
+        return Path(folder)
     path = Path(folder if is_own else generation_config) / "generation_config.json"
     if not is_own and not path.is_file():
         raise FileNotFoundError(

@@ -9,7 +9,7 @@ that has it takes twice as many numbers at a time in bfloat16 as in float32.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -194,6 +194,8 @@ class Adapters(Protocol):
 class QuantConfig(Protocol):
     """What a checkpoint says about how its numbers are held."""
 
+    blocks: Collection[str]
+    """Names of a GGUF file's tensors that layers hold as they are."""
     rounds_tied_head: bool
     """Whether a head that shares the embedding's weight multiplies by a rounded copy of it."""
 

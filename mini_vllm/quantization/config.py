@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mini_vllm.errors import show
+from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
-from mini_vllm.model.config import read_json
+from mini_vllm.model.config import read_config
+from mini_vllm.model.gguf.tensors import sources
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
+from mini_vllm.quantization.gguf import BITS, GGUFLinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod, W8A8LinearMethod
-from mini_vllm.quantization.matching import Stacked, find_group, is_layer_skipped
+from mini_vllm.quantization.matching import Stacked, find_group, is_layer_skipped, shards_of
 from mini_vllm.quantization.wna16 import Scheme, WNA16LinearMethod
 
 ALIASES = {"gptq_marlin": "gptq", "auto_gptq": "gptq", "awq_marlin": "awq"}
@@ -54,6 +57,7 @@ class QuantizationConfig(ABC):
     """
 
     name: ClassVar[str]
+    blocks: Collection[str] = ()
     rounds_tied_head: bool = False
     """See :class:`~mini_vllm.model.layers.QuantConfig`; a checkpoint's own format never does."""
     kv_cache_dtype: str | None = None
@@ -274,6 +278,39 @@ class CompressedTensorsConfig(QuantizationConfig):
         return None if group is None else get_scheme(group)
 
 
+class GGUFConfig(QuantizationConfig):
+    """Layers of a GGUF file hold its blocks, if all that is stacked in them has one known type.
+
+    Source: vllm/model_executor/layers/quantization/gguf.py#L49-L132 (GGUFConfig) @ v0.22.1.
+    """
+
+    name = "gguf"
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self.types = types
+        """The type of each tensor, by its name in a checkpoint."""
+        self.blocks: set[str] = set()
+
+    @classmethod
+    def from_file(cls, path: Path) -> GGUFConfig:
+        found = sources(read_gguf(path)).items()
+        made = cls({name: source.tensor.type.name for name, source in found})
+        made.stacked = resolve_model_class(read_config(path)["architectures"]).stacked
+        return made
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        raise ValueError("quant_method 'gguf' is that of a .gguf file; give the file itself")
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        names = [f"{name}.weight" for name in shards_of(prefix, self.stacked)]
+        types = {self.types.get(name, "") for name in names}
+        if len(types) > 1 or not types <= BITS.keys():
+            return None
+        self.blocks.update(names)
+        return GGUFLinearMethod(types.pop())
+
+
 def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:
     if not scheme:
         return None
@@ -406,7 +443,7 @@ ONLINE: dict[str, QuantizationConfig] = {
 def read_quantization(folder: Path) -> Any:
     """What the checkpoint's config says about its numbers: also by compressed-tensors' old name, or
     in the part of a model that sees which speaks of its decoder."""
-    config = read_json(folder / "config.json")
+    config = read_config(folder)
     text = config.get("text_config")
     for home in (config, text if isinstance(text, Mapping) else {}):
         for name in ("quantization_config", "compression_config"):
@@ -428,11 +465,14 @@ def get_quantization_config(
     found = read_quantization(folder)
     wanted = quantization and quantization.lower()
     wanted = ALIASES.get(wanted or "", wanted)
+    if wanted == GGUFConfig.name and is_gguf(folder):
+        return GGUFConfig.from_file(folder)
     if not found:
         if wanted is not None and wanted not in ONLINE:
             raise ValueError(
                 f"quantization is {quantization!r}, but the checkpoint is not quantised; "
-                f"what can be done while loading is {', '.join(ONLINE)}; or leave it out"
+                f"what can be done while loading is {', '.join(ONLINE)}, or with a .gguf file "
+                "gguf; or leave it out"
             )
         return ONLINE[wanted] if wanted else None
     check_kinds(found)
@@ -449,9 +489,7 @@ def get_quantization_config(
             f"quantization is {quantization!r}, but config.json says {method!r}; leave it out"
         )
     config = FORMATS[method].from_config(found)
-    config.stacked = resolve_model_class(
-        read_json(folder / "config.json").get("architectures") or ()
-    ).stacked
+    config.stacked = resolve_model_class(read_config(folder).get("architectures") or ()).stacked
     if list(folder.glob("*.safetensors")):
         headers = [read_header(file) for file in weight_files(folder)]
         config.infer_skipped({n: info.dtype for header in headers for n, info in header.items()})

@@ -111,8 +111,12 @@ def int4_scales(scale: Tensor, zero: Tensor, repeats: int) -> Tensor:
 
     Each group of `scale` and `zero` `[N, G']` becomes `repeats` of the product's groups.
     """
-    pair = torch.stack((scale, (8 - zero) * scale), -1).bfloat16()
-    return pair.repeat_interleave(repeats, 1).transpose(0, 1).contiguous()
+    return int4_pairs(scale, (8 - zero) * scale).repeat_interleave(repeats, 0)
+
+
+def int4_pairs(scale: Tensor, shift: Tensor) -> Tensor:
+    """Scales and shifts `[N, G]` of the product as it wants them, `[G, N, 2]` bfloat16."""
+    return torch.stack((scale, shift), -1).bfloat16().transpose(0, 1).contiguous()
 
 
 def int4_linear(x: Tensor, packed: Tensor, form: Int4Form, group: int, scales: Tensor) -> Tensor:

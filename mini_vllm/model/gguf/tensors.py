@@ -1,0 +1,236 @@
+"""The tensors of a GGUF file, under the names and in the order of a Hugging Face checkpoint.
+
+    in the file               [rows, columns]       in a checkpoint
+    blk.3.ffn_up.weight       [I, H]                model.layers.3.mlp.up_proj.weight
+    blk.3.ffn_up_exps.weight  [E, I, H]             model.layers.3.mlp.experts.0.up_proj.weight ...
+    blk.3.attn_q.weight       rows in another order model.layers.3.self_attn.q_proj.weight
+
+Rotation turns pairs of features. llama.cpp pairs neighbours where transformers pairs halves, so for
+Llama its converter puts the rows of q and k of each head in another order:
+
+    transformers  a0 a1 a2 | b0 b1 b2       llama.cpp  a0 b0 a1 b1 a2 b2
+
+A row is a whole number of blocks, and whatever changes here moves whole rows. So a tensor can be
+had in two forms: as floats, or as its blocks, which lose nothing.
+
+Source: vllm/model_executor/model_loader/gguf_loader.py#L108-L253 (_get_gguf_weights_map) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mini_vllm.errors import show
+from mini_vllm.gguf import GGUFFile, GGUFTensor, read_gguf
+from mini_vllm.model.gguf.config import architecture
+
+BLOCKS = "qweight"
+"""What stands for "weight" in the name of a tensor that is read as its blocks."""
+MAX_CHUNK_BYTES = 1 << 22
+"""So much of a file is turned into floats at a time."""
+
+WHOLE_MODEL = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+}
+EXPERTS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+BEHIND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+OWN_LAYER = {
+    "gemma3": BEHIND | {"ffn_norm": "pre_feedforward_layernorm"},
+    "olmo2": BEHIND,
+    "phi3": {"ffn_up": "mlp.gate_up_proj"},
+}
+"""What an architecture calls otherwise, or has besides."""
+NOT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that the config reads, see `config._rope`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a tensor of the checkpoint is in the file.
+
+    Args:
+        expert: the one of many in `tensor`; None: all of it.
+        heads: rows of so many heads are in llama.cpp's order; 0: they are in ours.
+        added: what the file has added to each number: 1 to Gemma's norms.
+    """
+
+    tensor: GGUFTensor
+    expert: int | None = None
+    heads: int = 0
+    added: int = 0
+
+    @property
+    def shape(self) -> list[int]:
+        return self.tensor.shape if self.expert is None else self.tensor.shape[1:]
+
+
+def sources(file: GGUFFile) -> dict[str, Source]:
+    """For each name of a checkpoint, what the file has for it.
+
+    Raises ValueError for a tensor that the architecture does not have.
+    """
+    arch = architecture(file)
+    found = {}
+    for tensor in file.tensors.values():
+        if tensor.name not in NOT_WEIGHTS:
+            for name, source in _sources_of(file, arch, tensor):
+                found[name] = source
+    return found
+
+
+def _sources_of(file: GGUFFile, arch: str, tensor: GGUFTensor) -> Iterator[tuple[str, Source]]:
+    match = re.fullmatch(r"(?:blk\.(\d{1,4})\.)?(\w+)\.(weight|bias)", tensor.name)
+    layer, word, kind = match.groups() if match else (None, "", "")
+    names = WHOLE_MODEL if layer is None else LAYER | OWN_LAYER.get(arch, {})
+    if layer is not None and word in EXPERTS and len(tensor.shape) == 3:
+        for expert in range(tensor.shape[0]):
+            name = f"model.layers.{layer}.mlp.experts.{expert}.{EXPERTS[word]}.{kind}"
+            yield name, Source(tensor, expert)
+    elif word in names:
+        heads = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(word)
+        is_turned = arch == "llama" and heads is not None
+        prefix = "" if layer is None else f"model.layers.{layer}."
+        yield (
+            f"{prefix}{names[word]}.{kind}",
+            Source(
+                tensor,
+                heads=_num_heads(file, tensor, f"llama.attention.{heads}") if is_turned else 0,
+                added=1 if arch == "gemma3" and "norm" in word else 0,
+            ),
+        )
+    else:
+        raise ValueError(
+            f"{file.path}: tensor {show(tensor.name)} of shape {tensor.shape} is none of "
+            f"architecture {arch!r} here; a layer has {', '.join(LAYER | OWN_LAYER.get(arch, {}))}"
+        )
+
+
+def _num_heads(file: GGUFFile, tensor: GGUFTensor, key: str) -> int:
+    count = file.metadata.get(key, file.metadata.get("llama.attention.head_count"))
+    if not isinstance(count, int) or count < 1 or tensor.shape[0] % (2 * count):
+        raise ValueError(
+            f"{file.path}: {key} is {show(count)}; it must divide the {tensor.shape[0]} rows of "
+            f"{tensor.name!r} into heads of an even size"
+        )
+    return count
+
+
+class GGUFTensors:
+    """A GGUF file with the methods of an open safetensors file.
+
+    Args:
+        dtype: of the tensors that are read in floats.
+        blocks: names of tensors, "...weight", that are read as blocks, under "...qweight":
+            `[rows, blocks in a row, bytes of a block]` uint8.
+    """
+
+    def __init__(
+        self, path: Path, dtype: torch.dtype = torch.float32, blocks: Collection[str] = ()
+    ) -> None:
+        self.path, self.dtype = path, dtype
+        self._sources = {
+            name.removesuffix("weight") + BLOCKS if name in blocks else name: source
+            for name, source in sources(read_gguf(path)).items()
+        }
+
+    def __enter__(self) -> GGUFTensors:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        return
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the tensors."""
+        return iter(self._sources)
+
+    def shape(self, name: str) -> list[int]:
+        """What `get_tensor` gives."""
+        source = self._sources[name]
+        kind, shape = source.tensor.type, source.shape
+        if not name.endswith(BLOCKS):
+            return shape
+        return [*shape[:-1], shape[-1] // kind.weights, kind.num_bytes]
+
+    def get_slice(self, name: str) -> Tensor:
+        """As `get_tensor`: whole rows are read, or nothing."""
+        return self.get_tensor(name)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """The tensor `name`: in floats of `dtype`, or its blocks.
+
+        Only one piece of the file is in memory at a time, besides the result.
+        """
+        source, shape = self._sources[name], self.shape(name)
+        is_blocks = name.endswith(BLOCKS)
+        row = shape[-2:] if is_blocks else [source.tensor.columns]
+        result = torch.empty(shape, dtype=torch.uint8 if is_blocks else self.dtype)
+        rows = result.view(-1, *row)
+        places = our_rows(len(rows), source.heads) if source.heads else torch.arange(len(rows))
+        start = 0
+        for raw in self._chunks(source, len(rows)):
+            some = places[start : start + len(raw)]
+            piece = raw if is_blocks else dequantize(raw, source.tensor.type.name) - source.added
+            rows[some] = piece.view(-1, *row).to(result.dtype)
+            start += len(raw)
+        return result
+
+    def _chunks(self, source: Source, num_rows: int) -> Iterator[Tensor]:
+        """The bytes of the tensor's rows, `[rows, bytes]` uint8, some at a time."""
+        row_bytes = source.tensor.row_bytes
+        with self.path.open("rb") as file:
+            file.seek(source.tensor.begin + (source.expert or 0) * num_rows * row_bytes)
+            while num_rows:
+                some = min(num_rows, max(MAX_CHUNK_BYTES // row_bytes, 1))
+                data = bytearray(file.read(some * row_bytes))
+                yield torch.frombuffer(data, dtype=torch.uint8).view(some, row_bytes)
+                num_rows -= some
+
+
+def our_rows(num_rows: int, num_heads: int) -> Tensor:
+    """For each row in llama.cpp's order, which one it is in ours: `[num_rows]`.
+
+    Two heads of four rows: [0, 2, 1, 3, 4, 6, 5, 7].
+    """
+    return torch.arange(num_rows).view(num_heads, 2, -1).transpose(1, 2).flatten()
+
+
+def dequantize(raw: Tensor, type_name: str) -> Tensor:
+    """The numbers that rows of blocks `[rows, bytes]` uint8 mean: `[rows, columns]` float32.
+
+    Raises ValueError without the `gguf` package; names the command.
+    """
+    try:
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+    except ImportError:
+        raise ValueError(
+            "a .gguf file needs the gguf package, which is not installed; run: pip install gguf"
+        ) from None
+    return torch.from_numpy(dequantize(raw.numpy(), GGMLQuantizationType[type_name]))

@@ -1,0 +1,303 @@
+"""The tokenizer that a GGUF file describes, built from its metadata with the `tokenizers` library.
+
+    tokenizer.ggml.model       "gpt2": byte-level BPE, with merges       "llama": SentencePiece's
+    tokenizer.ggml.pre         how a "gpt2" text is split before it is merged
+    tokenizer.ggml.tokens      the vocabulary, by id; a "llama" one with `scores` in place of merges
+    tokenizer.ggml.token_type  1 normal, 3 control, 4 user-defined, 6 a byte ...
+    tokenizer.chat_template    Jinja
+
+`transformers` can do this as well (`from_pretrained(folder, gguf_file=...)`), but it reads the file
+slowly, and splits a text of a kind that it does not know as GPT-2 would. Here that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.errors import show
+from mini_vllm.gguf import GGUFFile
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+CONTROL, USER_DEFINED = 3, 4
+WORD_BORDER = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DIGITS = r"\p{N}"
+"""Each digit alone, before the rest is split as GPT-2's."""
+
+_KINDS: dict[tuple[str, ...], Sequence[str]] = {
+    (GPT2,): ("default", "gpt-2", "gpt2", "olmo", "phi-2", "jina-es", "jina-de", "mpt"),
+    (DIGITS, GPT2): ("smollm", "starcoder", "refact", "codeshell", "command-r", "exaone"),
+    (LLAMA3,): (
+        "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+        "dbrx", "smaug-bpe",
+    ),
+    (QWEN2,): ("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan"),
+    (TEKKEN,): ("tekken",),
+    (GPT4O,): ("gpt-4o", "llama4", "kanana2"),
+}  # fmt: skip
+PRE_TOKENIZERS = {name: patterns for patterns, names in _KINDS.items() for name in names}
+"""By `tokenizer.ggml.pre`: the patterns that split a text, one after the other."""
+BEGINS_WITH_BOS = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+    "tekken",
+)  # fmt: skip
+"""Kinds of "gpt2" that begin every text with a token, and take a word that is one without merging,
+whatever the file leaves out."""
+NORMALISED = ("qwen2", "deepseek-r1-qwen", "megrez")
+"""Kinds that bring a text into Unicode's composed form first."""
+SPECIAL = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+"""By the tokenizer's name, and behind `tokenizer.ggml.`."""
+
+
+def load_tokenizer(file: GGUFFile) -> Any:
+    """The tokenizer of the `transformers` kind, with its chat template.
+
+    Raises ValueError that names the file, the key and what is allowed.
+    """
+    from transformers import PreTrainedTokenizerFast  # takes seconds, so only when needed
+
+    tokenizer = build_tokenizer(file)
+    special = {name: tokenizer.id_to_token(i) for name, i in special_ids(file).items()}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        chat_template=chat_templates(file),
+        **special,
+    )
+
+
+def chat_templates(file: GGUFFile) -> str | dict[str, str] | None:
+    """The template, or where a file has several, each by its name."""
+    key = "tokenizer.chat_template"
+    named = {k: v for k, v in file.metadata.items() if k.startswith(key) and isinstance(v, str)}
+    if len(named) < 2:
+        return file.get(key, str, "a text", None)
+    return {k.removeprefix(key).lstrip(".") or "default": v for k, v in named.items()}
+
+
+def special_ids(file: GGUFFile) -> dict[str, int]:
+    """The ids of the tokens that have a role. Raises ValueError for one that is none."""
+    count = len(_tokens(file))
+    found = {}
+    for name, key in SPECIAL.items():
+        key = f"tokenizer.ggml.{key}"
+        token = file.get(key, int, "a token id", None)
+        if token is not None and not 0 <= token < count:
+            raise ValueError(
+                f"{file.path}: {key} is {token}; it must be below {count}, the number of tokens"
+            )
+        if token is not None:
+            found[name] = token
+    return found
+
+
+def build_tokenizer(file: GGUFFile) -> Tokenizer:
+    """The tokenizer of the `tokenizers` kind.
+
+    Raises ValueError that names the file, the key and what is allowed.
+    """
+    from tokenizers import processors
+
+    kind = file.get("tokenizer.ggml.model", str, "'gpt2' or 'llama'")
+    if kind not in ("gpt2", "llama"):
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.model is {show(kind)}; it must be 'gpt2' or 'llama'; "
+            "pass tokenizer=FOLDER of the original model"
+        )
+    tokenizer = _byte_level(file) if kind == "gpt2" else _sentencepiece(file)
+    _add_tokens(file, tokenizer)
+    by_default = kind == "llama" or file.metadata.get("tokenizer.ggml.pre") in BEGINS_WITH_BOS
+    ids, texts = special_ids(file), _tokens(file)
+    single = ["$A"]
+    if "bos_token" in ids and _flag(file, "add_bos_token", by_default):
+        single.insert(0, texts[ids["bos_token"]])
+    if "eos_token" in ids and _flag(file, "add_eos_token", False):
+        single.append(texts[ids["eos_token"]])
+    named = [(token, tokenizer.token_to_id(token)) for token in single if token != "$A"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=[*single, "$B:1"], special_tokens=named
+    )
+    return tokenizer
+
+
+def _flag(file: GGUFFile, name: str, default: bool) -> bool:
+    return file.get(f"tokenizer.ggml.{name}", bool, "true or false", default)
+
+
+def _tokens(file: GGUFFile) -> list[str]:
+    return file.read_list("tokenizer.ggml.tokens", str)
+
+
+def _types(file: GGUFFile, count: int) -> list[int]:
+    """The type of each token; all are normal in a file that says nothing."""
+    types = file.read_list("tokenizer.ggml.token_type", int, [1] * count)
+    if len(types) != count:
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.token_type has {len(types)} entries; it must have one "
+            f"for each of the {count} tokens"
+        )
+    return types
+
+
+def _byte_level(file: GGUFFile) -> Tokenizer:
+    """BPE over the bytes of a text, each written as a visible character, as GPT-2's."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    pre = file.get("tokenizer.ggml.pre", str, "a text", "default")
+    if pre not in PRE_TOKENIZERS:
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.pre is {show(pre)}; it must be one of "
+            f"{', '.join(sorted(PRE_TOKENIZERS))}; pass tokenizer=FOLDER of the original model"
+        )
+    vocab = {token: index for index, token in enumerate(_spelled(file))}
+    merges = [_pair(file, merge, vocab) for merge in file.read_list("tokenizer.ggml.merges", str)]
+    takes_words = pre in BEGINS_WITH_BOS
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=takes_words))
+    splits = [pre_tokenizers.Split(Regex(each), "isolated") for each in PRE_TOKENIZERS[pre]]
+    space = _flag(file, "add_space_prefix", False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)]
+    )
+    if pre in NORMALISED:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _spelled(file: GGUFFile) -> list[str]:
+    """The tokens, those that are merged in the alphabet of bytes: some fillers are not."""
+    from tokenizers import pre_tokenizers
+
+    tokens = _tokens(file)
+    alphabet, added = set(pre_tokenizers.ByteLevel.alphabet()), (CONTROL, USER_DEFINED)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return [
+        token
+        if kind in added or alphabet.issuperset(token)
+        else "".join(piece for piece, _ in byte_level.pre_tokenize_str(token))
+        for token, kind in zip(tokens, _types(file, len(tokens)), strict=True)
+    ]
+
+
+def _pair(file: GGUFFile, merge: str, vocab: dict[str, int]) -> tuple[str, str]:
+    """The two tokens of a merge. Raises ValueError unless they, and both together, are tokens."""
+    left, space, right = merge.partition(" ")
+    if not space or not {left, right, left + right} <= vocab.keys():
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.merges has {show(merge)}; it must be two tokens with a "
+            "space between them that make a third"
+        )
+    return left, right
+
+
+def _sentencepiece(file: GGUFFile) -> Tokenizer:
+    """BPE over characters, with bytes for those that are no tokens."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    arch = file.metadata.get("general.architecture")
+    tokens = _tokens(file)
+    is_gemma = arch == "gemma3"
+    if is_gemma:  # its file writes several spaces as such
+        tokens = [WORD_BORDER * len(t) if " " in t and not t.strip() else t for t in tokens]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if "tokenizer.ggml.merges" in file.metadata:
+        merges = [
+            _pair(file, merge, vocab) for merge in file.read_list("tokenizer.ggml.merges", str)
+        ]
+    else:  # Gemma's scores do not follow the order of its merges; its ids do
+        scores = [-float(index) for index in range(len(tokens))] if is_gemma else _scores(file)
+        merges = merges_of(tokens, scores)
+    unknown = special_ids(file).get("unk_token")
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=merges,
+            fuse_unk=True,
+            byte_fallback=True,
+            unk_token=None if unknown is None else tokens[unknown],
+        )
+    )
+    space = not is_gemma and _flag(file, "add_space_prefix", True)
+    back = [decoders.Replace(WORD_BORDER, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*back, *([decoders.Strip(" ", 1)] if space else [])])
+    to_border = normalizers.Replace(" ", WORD_BORDER)
+    if is_gemma:
+        tokenizer.normalizer = to_border
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    elif arch == "phi3":  # a space before a text, also before one that begins with a space
+        before = [normalizers.Prepend(WORD_BORDER)] if space else []
+        tokenizer.normalizer = normalizers.Sequence([*before, to_border])
+    else:
+        scheme = "first" if space else "never"
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+            replacement=WORD_BORDER, prepend_scheme=scheme, split=False
+        )
+    return tokenizer
+
+
+def _scores(file: GGUFFile) -> list[float]:
+    scores = file.read_list("tokenizer.ggml.scores", float)
+    if len(scores) != (count := len(_tokens(file))):
+        raise ValueError(
+            f"{file.path}: tokenizer.ggml.scores has {len(scores)} entries; it must have one for "
+            f"each of the {count} tokens"
+        )
+    return scores
+
+
+def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """The merges that a vocabulary implies: each token from two others, the best token first.
+
+    Of several ways to make one token, the one of the earliest tokens comes first.
+    """
+    index = {token: i for i, token in enumerate(tokens)}
+    found = []
+    for token, score in zip(tokens, scores, strict=True):
+        cuts = ((token[:i], token[i:]) for i in range(1, len(token)))
+        pairs = [pair for pair in cuts if pair[0] in index and pair[1] in index]
+        pairs.sort(key=lambda pair: (index[pair[0]], index[pair[1]]))
+        found += [(score, len(left), len(right), left, right) for left, right in pairs]
+    found.sort(key=lambda merge: merge[:3], reverse=True)
+    return [(left, right) for *_, left, right in found]
+
+
+def _add_tokens(file: GGUFFile, tokenizer: Tokenizer) -> None:
+    """Let control tokens and the user's own be found whole in a text, and not be merged."""
+    from tokenizers import AddedToken
+
+    tokens = _tokens(file)
+    types = _types(file, len(tokens))
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=kind == CONTROL)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind in (CONTROL, USER_DEFINED) and token
+        ]
+    )
