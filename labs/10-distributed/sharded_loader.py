@@ -10,15 +10,14 @@ the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
 from torch import Tensor, nn
 
-from mini_vllm.model.checkpoint import TensorInfo, check_dtype, read_header, weight_files
+from mini_vllm.model.checkpoint import TensorInfo, check_dtype, tensor_files
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import check_names, checkpoint_names, copy_weight
@@ -114,35 +113,37 @@ def load_parts(
     model: LlamaForCausalLM,
     folder: Path,
     rename: Callable[[str], Sequence[str]] | None = None,
+    blocks: Collection[str] = (),
 ) -> None:
-    """Copy this model's part of every tensor of the folder's safetensors files.
+    """Copy this model's part of every tensor of the folder's safetensors files, or a GGUF file's.
 
-    `rename` gives our names of a tensor in the file. Scales of a KV cache are not needed by one
+    `rename` gives our names of a tensor in the file; `blocks` are those of a GGUF file's tensors
+    that our parameters hold as they are. Scales of a KV cache are not needed by one
     that keeps numbers as they are. Raises ValueError for a missing or unexpected tensor, a wrong
     shape or dtype, or a damaged file.
     """
     targets = part_targets(model)
     needless = () if any(name.endswith(KV_SCALES) for name in targets) else KV_SCALES
     elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)  # not layer 11
-    infos = {file: read_header(file) for file in weight_files(folder)}
+    files = tensor_files(folder, model.dtype, blocks)
     ours = {
         name: [
             our
             for our in (rename(name) if rename else [name])
             if our in targets or not (our.endswith(needless) or our.startswith(elsewhere))
         ]
-        for header in infos.values()
-        for name in header
+        for file in files
+        for name in file.header
     }
     found = {our for names in ours.values() for our in names}
     needed = [name for name, target in targets.items() if name in found or not target.optional]
     check_names(needed, found, folder, tied=model.config.tie_word_embeddings)
-    for file, header in infos.items():
-        with safe_open(file, framework="pt") as tensors:
-            for name, info in header.items():
+    for file in files:
+        with file.open() as tensors:
+            for name, info in file.header.items():
                 for our in ours[name]:
                     if our in targets:
-                        _copy_part(targets[our], tensors, info, name, file)
+                        _copy_part(targets[our], tensors, info, name, file.path)
 
 
 def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: Path) -> None:
