@@ -17,7 +17,12 @@ from labkit.course.root import ROOT
 
 COURSE = Course(ROOT)
 GUIDES = [phase.folder / "00-guide.md" for phase in COURSE.ready]
-TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+TOP = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("docs/*.md")),
+]
 DOCUMENTS = [*TOP, *GUIDES, *sorted(ROOT.glob("upstream_notes/*.md"))]
 """`labkit.quality.chapters` and test_reader.py look into the chapters more closely."""
 README = TOP[0].read_text(encoding="utf-8")

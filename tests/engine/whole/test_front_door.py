@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -525,6 +526,9 @@ def test_a_chat_takes_vllms_options(llm: LLM) -> None:
     going_on = {"add_generation_prompt": False, "continue_final_message": True}
     (output,) = llm.chat(turns, params, use_tqdm=False, **going_on)  # type: ignore[arg-type]
     assert llm.get_tokenizer().decode(output.prompt_token_ids).endswith("Once")
+    mappings = [MappingProxyType(turn) for turn in turns[:1]]
+    told = [llm.chat(given, params, use_tqdm=False) for given in (turns[:1], mappings, [mappings])]
+    assert len({tuple(output.prompt_token_ids) for (output,) in told}) == 1
     with pytest.raises(ValueError, match="content_format is 'openai'"):
         llm.chat(turns, params, chat_template_content_format="openai")
 
