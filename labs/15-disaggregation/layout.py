@@ -5,8 +5,8 @@
     in the cache     L tensors [2, N, B, H, D]    a block is 2 L pieces, far apart
     on its way       [n, L, 2, B, H, D]           a block is one piece
 
-A piece a layer would be 8 to 70 KiB, all layers together 0.5 to 2 MiB. Disks, networks and PCIe
-copy the large ones several times as fast.
+In blocks of 16, bfloat16, Llama 3.1: a piece a layer is 64 KiB, all layers together are 2 MiB (8B)
+or 5 MiB (70B). One copy of all costs one start instead of 32 or 80.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class Store(Protocol):
 def pack_entry(namespace: bytes, block_hash: bytes, payload: bytes | memoryview) -> list[bytes]:
     """A header and the payload, to be written one after the other.
 
-    The checksum covers the header's other fields and the payload. CRC-32 finds every accident, and
-    costs a third of what SHA-256 would, which would cost more than the copy itself. It does not
-    stop an attacker: whoever can write the store can lie.
+    The checksum covers the header's other fields and the payload. CRC-32 misses one random damage
+    in 2^32, and is cheaper than SHA-256. It does not stop an attacker: a process that can write
+    the store can write a right checksum, too.
     """
     head = HEADER.pack(MAGIC, namespace, block_hash, len(payload), 0)
     checksum = zlib.crc32(payload, zlib.crc32(head))
