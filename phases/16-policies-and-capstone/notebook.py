@@ -207,8 +207,8 @@ print(f"512 tokens: computing again takes {ratio:.1f} times as long")
 
 # %% [markdown]
 # Here swapping wins, and clearly. So was V1 wrong? These are the prices of a small model on a CPU, where "the
-# host" is the same memory: a copy is nearly free, and computing is slow. On a GPU it is the other way round: a
-# prefill runs at the speed of the tensor cores, and the copies go through the bus. The same question has two answers.
+# host" is the same memory: a copy is nearly free, and computing is slow. On a GPU both are faster, and not by the same
+# factor: a prefill runs at the speed of the tensor cores, and the copies go through the bus. So calculate.
 
 # %% tags=["todo"] task="N4" title="When do both take the same time?"
 def break_even(flops_per_token: float, flops: float, bytes_per_token: float, bus: float) -> float:
@@ -223,11 +223,13 @@ def break_even(flops_per_token: float, flops: float, bytes_per_token: float, bus
 # %% tags=["check"] task="N4"
 check_close(break_even(2.0, 1.0, 1.0, 1.0), 1.0, "two seconds to compute, two bytes over a bus of one byte a second")
 check_close(break_even(1.2e9, 4e14, 114688, 2.5e10), 0.3269741, "a model of 0.6 billion weights; 400 TFLOP/s; 114,688 bytes a token; a bus of 25 GB/s")
+check_close(break_even(1.6e10, 4e14, 131072, 2.5e10), 3.8146973, "8 billion weights; 131,072 bytes a token")
+check_close(break_even(1.4e11, 4e14, 327680, 2.5e10), 13.3514404, "70 billion weights; 327,680 bytes a token")
 
 # %% [markdown]
-# The second check has round numbers of a large GPU, assumed and not measured: there computing again takes a third
-# of the time of swapping. It is the model's size against the size of its cache that decides: a larger model
-# with fewer KV heads moves the balance.
+# The last three checks have round numbers of a large GPU, assumed and not measured. With 0.6 billion weights computing again takes
+# a third of the time of swapping; with 8 billion it takes 3.8 times as long, with 70 billion 13.4 times. It is the model's size against
+# the size of its cache that decides. V1 gave swapping up because its code was complex, and not because it was slow.
 
 # %% [markdown]
 # ## 4. One prompt, many answers
@@ -263,10 +265,10 @@ axis.set(xlabel="completions of one prompt of 1,000 tokens, 100 tokens each", yl
 axis.set_title("What sharing saves")
 axis.legend()
 plt.show()
-print(f"16 completions: {alone[-1]} blocks alone, {together[-1]} shared; a fork saves at most 16 more for a while")
+print(f"16 completions: {alone[-1]} blocks alone, {together[-1]} shared; a fork saves at most 15 more for a while")
 
 # %% [markdown]
-# What the fork saves beyond that is one block per completion, until it writes. For this V0 kept groups, copies and
+# What the fork saves beyond that is one block for each completion but the first, until it writes. For this V0 kept groups, copies and
 # reference counts above one on blocks that are still written to. V1's answer needs none of them.
 
 # %% [markdown]

@@ -184,3 +184,16 @@ def test_13_which_pair_follows_which_position() -> None:
     rows = MRotaryEmbedding(args, [3, 3, 2]).row_of_pair.tolist()
     drawn = "  ".join("thw"[row] for row in rows)
     assert f"follows     {drawn}" in chapter("13", "00-guide")
+
+
+def test_16_when_a_swap_is_cheaper() -> None:
+    text = chapter("16", "00-guide")
+    for name, weights, kv, ratio in (
+        ("0.6B", 0.6e9, 114_688, "0.33"),
+        ("8B", 8e9, 131_072, "3.8"),
+        ("70B", 70e9, 327_680, "13.4"),
+    ):
+        compute, move = 2 * weights / 400e12, 2 * kv / 25e9
+        assert f"{compute / move:.{len(ratio.partition('.')[2])}f}" == ratio
+        row = f"| {name} | {compute * 1e6:.0f} µs | {move * 1e6:.0f} µs | {ratio}: "
+        assert row in text, row
