@@ -184,26 +184,39 @@ class Repository:
 
     def fetch_gguf(self, wanted: str) -> Path:
         """A GGUF file, by its name or its type. Raises what :func:`folder` does."""
-        from huggingface_hub import snapshot_download
-
-        try:
-            if is_offline():
-                here = snapshot_download(
-                    self.name, revision=self.revision, cache_dir=self.cache, local_files_only=True
-                )
-                files = [str(p.relative_to(here)) for p in Path(here).rglob("*.gguf")]
-                return Path(here) / choose_gguf(files, wanted, self._title())
-            info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
-        except FileNotFoundError as error:
+        if is_offline():
+            if (here := self.find_cached_gguf(wanted)) is not None:
+                return here
             raise FileNotFoundError(
                 f"{self._title()} has no {wanted!r} in {str(self.cache)!r}, and HF_HUB_OFFLINE "
                 "forbids to download it; unset HF_HUB_OFFLINE, or give a file"
-            ) from error
+            )
+        try:
+            info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
         except Exception as error:  # of the hub, or of whatever library it talks through
+            if self._says_nothing(error) and (here := self.find_cached_gguf(wanted)) is not None:
+                logger.warning(
+                    "%s cannot be reached; %s is used as it is here", self.endpoint, here
+                )
+                return here
             raise self._explain(error) from error
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         name = choose_gguf(sizes, wanted, self._title())
         return self._download(info.sha, [name], sizes) / name
+
+    def find_cached_gguf(self, wanted: str) -> Path | None:
+        """The file in the cache; None if it is not there."""
+        from huggingface_hub.file_download import repo_folder_name
+
+        here = self.cache / repo_folder_name(repo_id=self.name, repo_type="model")
+        ref = here / "refs" / self.revision
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else self.revision
+        snapshot = here / "snapshots" / commit
+        files = [str(path.relative_to(snapshot)) for path in snapshot.rglob("*.gguf")]
+        try:
+            return snapshot / choose_gguf(files, wanted, self._title())
+        except FileNotFoundError:
+            return None
 
     def find_cached(self, weights: bool) -> Path | None:
         """The folder in the cache, if it is whole."""

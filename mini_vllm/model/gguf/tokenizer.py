@@ -136,9 +136,9 @@ def build_tokenizer(file: GGUFFile) -> Tokenizer:
     by_default = kind == "llama" or file.metadata.get("tokenizer.ggml.pre") in BEGINS_WITH_BOS
     ids, texts = special_ids(file), _tokens(file)
     single = ["$A"]
-    if "bos_token" in ids and _flag(file, "add_bos_token", by_default):
+    if _flag(file, "add_bos_token", by_default) and "bos_token" in ids:
         single.insert(0, texts[ids["bos_token"]])
-    if "eos_token" in ids and _flag(file, "add_eos_token", False):
+    if _flag(file, "add_eos_token", False) and "eos_token" in ids:
         single.append(texts[ids["eos_token"]])
     named = [(token, tokenizer.token_to_id(token)) for token in single if token != "$A"]
     tokenizer.post_processor = processors.TemplateProcessing(

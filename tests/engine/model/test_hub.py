@@ -208,3 +208,26 @@ def test_the_command_line_takes_a_name(
     assert main([*command, "--revision", "v9"]) == 2
     error = capfd.readouterr().err.strip().splitlines()[-1]
     assert error.startswith(f"mini_vllm generate: {NAME!r} has no revision 'v9'; leave revision")
+
+
+def test_a_gguf_file_of_a_repository(server: LoopbackHub, tmp_path: Path) -> None:
+    """By its name, or by the type in its name; nothing else is loaded, and it is found offline."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for name in ("tiny-Q4_0.gguf", "tiny-Q8_0.gguf", "README.md"):
+        (repository / name).write_bytes(b"GGUF" + name.encode())
+    server.repositories["library/tiny-GGUF"] = repository
+    cache = str(tmp_path / "cache")
+    for wanted in ("library/tiny-GGUF/tiny-Q8_0.gguf", "library/tiny-GGUF:Q8_0"):
+        file = hub.folder(wanted, download_dir=cache)
+        assert file.read_bytes() == b"GGUFtiny-Q8_0.gguf"
+        assert [path.name for path in file.parent.iterdir()] == ["tiny-Q8_0.gguf"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        assert hub.folder("library/tiny-GGUF:q8_0", download_dir=cache) == file
+        with pytest.raises(FileNotFoundError, match=r"HF_HUB_OFFLINE forbids"):
+            hub.folder("library/tiny-GGUF:Q4_0", download_dir=cache)
+    with pytest.raises(FileNotFoundError, match=r"no GGUF files called 'Q5_K'; .* tiny-Q4_0\.gguf"):
+        hub.folder("library/tiny-GGUF:Q5_K", download_dir=cache)
+    with pytest.raises(FileNotFoundError, match="has no such model"):
+        hub.folder("library/none:Q4_0", download_dir=cache)
