@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded; see worker/threads.py
 
+from mini_vllm import logger
 from mini_vllm.sampling_params import (
     RepetitionDetectionParams,
     RequestOutputKind,
@@ -47,6 +48,8 @@ __all__ = [
     "EngineDeadError",
     "EngineGenerateError",
 ]
+
+logger.configure()
 
 _LAZY = {
     "LLM": "mini_vllm.engine.llm",

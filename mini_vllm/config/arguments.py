@@ -28,6 +28,7 @@ class EngineOptions(TypedDict, total=False):
     dtype: str
     device: str
     load_format: str
+    use_tqdm_on_load: bool
     seed: int
     num_threads: int | None
     attention_backend: str | None
@@ -90,7 +91,6 @@ class EngineOptions(TypedDict, total=False):
     # Arguments of vLLM that are taken and change nothing: `vllm_names.IGNORED`
     trust_remote_code: bool
     allowed_local_media_path: str
-    use_tqdm_on_load: bool
     safetensors_load_strategy: str | None
     ignore_patterns: str | list[str]
     code_revision: str | None

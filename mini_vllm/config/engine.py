@@ -32,7 +32,6 @@ from mini_vllm.config.vllm_names import (
     why_not,
 )
 from mini_vllm.errors import show
-from mini_vllm.gguf import is_gguf, read_gguf
 
 FLAT_SECTIONS: dict[str, type] = {
     "model": ModelConfig,
@@ -76,6 +75,9 @@ class EngineConfig:
     speculative: SpeculativeConfig | None = None
     kv_transfer: KVTransferConfig | None = None
     kv_events: KVEventsConfig | None = None
+    fits_max_model_len: bool = False
+    """`max_model_len` was left open: the engine takes the longest that its KV cache holds, and at
+    most what the model has positions for."""
 
     def __post_init__(self) -> None:
         scheduler = self.scheduler
@@ -84,6 +86,7 @@ class EngineConfig:
             scheduler = dataclasses.replace(scheduler, num_lookahead_tokens=num_lookahead)
             object.__setattr__(self, "scheduler", scheduler)
         too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
+        too_small = too_small and not self.fits_max_model_len
         if too_small and not scheduler.enable_chunked_prefill:
             raise ValueError(
                 f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; without chunked "
@@ -141,7 +144,7 @@ class EngineConfig:
             model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
                 a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
             given: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
-                ``max_model_len`` defaults to the model's own limit, at most 2048.
+                Without a ``max_model_len``, or with -1, the engine settles it.
 
         Raises:
             TypeError: for an unknown argument; the message names the nearest.
@@ -154,7 +157,9 @@ class EngineConfig:
         folder = find_model(model, options)
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))
-        options.setdefault("max_model_len", _default_length(folder, options.get("hf_overrides")))
+        is_open = options.get("max_model_len", -1) in (-1, "auto")
+        if is_open:
+            options.pop("max_model_len", None)
         settle_step_limits(options)
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
@@ -175,7 +180,7 @@ class EngineConfig:
         elif adapters:
             raise ValueError(f"{next(iter(adapters))} is set but enable_lora is not; set it too")
         made = {name: FLAT_SECTIONS[name](**values) for name, values in sections.items()}
-        return cls(**made, **whole)
+        return cls(**made, **whole, fits_max_model_len=is_open)
 
 
 def check_arguments(options: dict[str, Any]) -> None:
@@ -318,20 +323,3 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     names = list(known)
     nearest = difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(names)}"
-
-
-def _default_length(folder: Path, overrides: Any = None) -> int:
-    """The model's own limit, at most 2048. What is wrong with its files is said by whoever loads
-    them."""
-    most = SchedulerConfig.max_model_len
-    try:
-        if is_gguf(folder):
-            metadata = read_gguf(folder).metadata
-            arch = metadata["general.architecture"]
-            config = {"max_position_embeddings": metadata[f"{arch}.context_length"]}
-        else:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        config = config.get("text_config", config) | dict(overrides or {})
-        return int(min(most, config["max_position_embeddings"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return most

@@ -39,6 +39,8 @@ class ModelConfig:
     """ "cpu", "cuda", or "auto": cuda where there is one."""
     load_format: str = "auto"
     """ "auto": read the safetensors; "dummy": seeded random weights, for benchmarks."""
+    use_tqdm_on_load: bool = True
+    """Whether stderr tells how far the weights are: a bar on a terminal, lines elsewhere."""
     seed: int = 0
     """Root of all random numbers of requests that bring no seed of their own."""
     num_threads: int | None = None
@@ -67,7 +69,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_one_of("dtype", self.dtype, DTYPES)
-        for name in ("enforce_eager", "compile_model"):
+        for name in ("enforce_eager", "compile_model", "use_tqdm_on_load"):
             require_flag(name, getattr(self, name))
         for name in ("revision", "tokenizer_revision", "download_dir", "hf_token"):
             if not isinstance(value := getattr(self, name), str | None) or value == "":

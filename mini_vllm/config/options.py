@@ -29,7 +29,7 @@ from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED, REFUSED, why
 SWITCHES = (
     "async_scheduling", "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
     "enable_log_requests", "enable_server_load_tracking", "enable_sleep_mode",
-    "trust_remote_code", "use_tqdm_on_load",
+    "trust_remote_code",
 )  # fmt: skip
 """Options without effect that take no value; the others take one, or several."""
 SEVERAL = ("ignore_patterns",)
@@ -107,12 +107,8 @@ def whole_number(text: str) -> int:
 
 
 def model_length(text: str) -> int:
-    if text.strip().lower() in ("auto", "-1"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is vLLM's, and not supported; leave it out for the model's own limit, at "
-            "most 2048, or give a number"
-        )
-    return whole_number(text)
+    """A number of tokens; "auto" and -1 leave it open."""
+    return -1 if text.strip().lower() == "auto" else whole_number(text)
 
 
 def json_value(text: str) -> Any:

@@ -21,7 +21,6 @@ IGNORED: dict[str, str] = {
     "trust_remote_code": "no code of a model is ever run",
     "allowed_local_media_path": "images are passed as objects",
     "disable_log_stats": "a server counts always, and logs nothing without being asked for",
-    "use_tqdm_on_load": "a download shows its progress, loading is quick",
     "safetensors_load_strategy": "files are mapped",
     "ignore_patterns": "only what is needed is downloaded",
     "code_revision": "no code of a model is ever run",
@@ -178,7 +177,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("*metrics*", "see the metrics of the server"),
     ("collect_detailed_traces", "use bench --profile"),
     ("*_stats", "see the metrics of the server"),
-    ("*logging*", "nothing is logged without being asked for"),
+    ("*logging*", "VLLM_LOGGING_LEVEL says how much is logged"),
     ("*log_*", "uvicorn's log is the one there is"),
     ("*nsight", "use bench --profile"),
     ("*nvtx*", "use bench --profile"),
@@ -251,7 +250,7 @@ def why_not(name: str) -> str | None:
 
 
 DIFFERS: dict[str, str] = {
-    "max_model_len": "without it: the model's own limit, at most 2048",
+    "max_model_len": "without it, as with -1: the longest that model and KV cache hold",
     "gpu_memory_utilization": "on a CPU at most half of what is free",
     "attention_backend": "'reference', 'cpu' or 'triton'",
     "quantization": "'int8' and 'fp8' while loading; checkpoints say for themselves",

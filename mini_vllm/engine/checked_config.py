@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.config import EngineConfig, ModelConfig, combinations
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
+from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.errors import show
+from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.model.config import ModelArgs, config_file, load_config, read_generation
 from mini_vllm.model.families import FAMILIES, unsupported
 from mini_vllm.model.generation import default_sampling_params, generation_file, without_effect
@@ -67,7 +70,55 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
         raise ValueError(f"{path}: {unsupported(args.architectures)}")
     if config.model.dtype == "auto":
         require_one_of(f"{path}: dtype", args.dtype, DTYPES[1:])
+    if config.fits_max_model_len:
+        config = with_longest(config, args.max_position_embeddings, options)
+    check_shape(config, args)
     return config
+
+
+def with_longest(config: EngineConfig, length: int, options: Mapping[str, Any]) -> EngineConfig:
+    """The configuration with the model's own length. Without chunked prefill a step must hold a
+    whole prompt, so a budget that was given is the longest, and one that was not follows."""
+    limits = config.scheduler
+    budget = limits.max_num_batched_tokens
+    if not limits.enable_chunked_prefill and options.get("max_num_batched_tokens") is not None:
+        length = min(length, budget)
+    if not limits.enable_chunked_prefill:
+        budget = max(budget, length)
+    limits = replace(limits, max_model_len=length, max_num_batched_tokens=budget)
+    return replace(config, scheduler=limits)
+
+
+def check_shape(
+    config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler] = Scheduler
+) -> None:
+    """Refuse what the model's `config.json` says cannot be, while no weight has been read.
+
+    Raises:
+        ValueError: for a length beyond the model's positions, features that do not go together or
+            not with this model, sizes that do not divide, a quantization, a connector or a logits
+            processor that there is not, or a draft model with another vocabulary.
+        OSError: for a draft model that there is not.
+    """
+    most, length = args.max_position_embeddings, config.scheduler.max_model_len
+    if length > most:
+        raise ValueError(
+            f"max_model_len is {length}; the model has {most} positions; lower it to at "
+            f"most {most}, or leave it out"
+        )
+    # Not sooner: torch comes with them, and takes its seconds.
+    from mini_vllm.model.registry import resolve_model_class
+    from mini_vllm.quantization.config import get_quantization_config
+    from mini_vllm.sample.custom import load_classes
+    from mini_vllm.spec_decode.checks import check_drafter
+
+    supports = resolve_model_class(args.architectures).supports
+    combinations.check(config, args, supports, scheduler_cls)
+    get_quantization_config(config.model.model, config.model.quantization)
+    if config.kv_transfer is not None:
+        KVConnectorFactory.get_connector_class(config.kv_transfer)
+    load_classes(config.model.logits_processors)
+    check_drafter(config, args)
 
 
 def _warn_of_what_is_not_read(model: ModelConfig) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from mini_vllm.config import EngineConfig, combinations
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
@@ -31,18 +31,17 @@ from mini_vllm.core.scheduler_output import (
 )
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
-from mini_vllm.engine.checked_config import load_model_args
+from mini_vllm.engine.checked_config import check_shape, load_model_args
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.images import make_image_processor, with_encoder_limits
-from mini_vllm.engine.kv import EngineKV, check_config
+from mini_vllm.engine.kv import EngineKV
 from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.executor.base import Executor
+from mini_vllm.engine.startup import make_ready, say_limits
 from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest, check_lora_id
 from mini_vllm.model.checkpoint_files import load_vocabulary, read_eos_token_id
-from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.observability.profile import profiled
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.spec_decode.metrics import SpecDecodingStats
@@ -107,25 +106,25 @@ class EngineCore:
         scheduler_cls: type[Scheduler] = Scheduler,
         replica: int = 0,
     ) -> None:
+        started = time.monotonic()
         self.model_args = load_model_args(config.model)
-        supports = resolve_model_class(self.model_args.architectures).supports
-        combinations.check(config, self.model_args, supports, scheduler_cls)
-        _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
-        check_config(config.kv_transfer)
+        check_shape(config, self.model_args, scheduler_cls)
         self.image_processor = make_image_processor(config, self.model_args)
         if self.image_processor is not None:
             config = with_encoder_limits(config, self.image_processor.largest)
         self.executor = executor = make_executor(config, replica)
         self.batch_queue: deque[Batch] = deque()
         self.batch_queue_size = executor.max_concurrent_batches
-        num_blocks = make_ready(executor)
+        self.config = config = make_ready(executor, config)
+        cache, num_blocks = config.cache, config.cache.num_gpu_blocks
+        assert num_blocks is not None
+        if self.image_processor is not None:  # which now knows the length
+            self.image_processor = make_image_processor(config, self.model_args)
         try:
             self.kv = EngineKV(config, executor, num_blocks, replica)
         except BaseException:
             executor.shutdown()
             raise
-        cache = replace(config.cache, num_gpu_blocks=num_blocks)
-        self.config = replace(config, cache=cache)
         self.structured_output_manager = StructuredOutputManager(
             config.structured,
             self._load_vocabulary,
@@ -162,6 +161,7 @@ class EngineCore:
         self._replica, self._recording = replica, ExitStack()
         self.times: dict[str, RequestTimes] = {}
         """Of unfinished requests."""
+        say_limits(config, self.model_args, time.monotonic() - started, replica)
 
     @property
     def model_runner(self) -> ModelRunner:
@@ -493,26 +493,6 @@ class EngineCore:
         self.executor.shutdown()
 
 
-def make_ready(executor: Executor) -> int:
-    """Load the model on all workers; the number of KV blocks, which is the same on each.
-
-    Block ids are the engine's, so the rank with the least memory decides.
-
-    Raises:
-        ValueError: what a worker says of the model or the memory. The workers are gone then.
-    """
-    try:
-        executor.call("init_device")
-        executor.call("load_model")
-        num_blocks = min(executor.call("num_blocks_that_fit"))
-        executor.call("initialize", num_blocks)
-        executor.call("warm_up")
-    except BaseException:
-        executor.shutdown()
-        raise
-    return num_blocks
-
-
 def accepted_drafts(plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, tuple[int, int]]:
     """By request: drafts that a step has verified, and how many of them were accepted.
 
@@ -532,11 +512,3 @@ def call_utility(core: EngineCore, method: str, *args: Any) -> Any:
     if method.startswith("_") or not hasattr(EngineCore, method):
         raise AttributeError(f"the engine has no method {method!r} to call")
     return getattr(core, method)(*args)
-
-
-def _check_model_len(max_model_len: int, max_positions: int) -> None:
-    if max_model_len > max_positions:
-        raise ValueError(
-            f"max_model_len is {max_model_len}; the model has {max_positions} positions; lower it "
-            "or leave it out"
-        )

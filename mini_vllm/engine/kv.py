@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from mini_vllm.config import EngineConfig, KVTransferConfig
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.executor.base import Executor
@@ -21,12 +21,6 @@ from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.request import Request
 
 logger = logging.getLogger(__name__)
-
-
-def check_config(config: KVTransferConfig | None) -> None:
-    """Refuse a connector that cannot work, before a model is loaded. Raises ValueError."""
-    if config is not None:
-        KVConnectorFactory.get_connector_class(config)
 
 
 class EngineKV:

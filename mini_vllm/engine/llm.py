@@ -109,6 +109,7 @@ class LLM:
             log_stats=not disable_log_stats,
             profiler_config=profiler_config,
         )
+        self.config = self.engine.config  # with the limits that the engine has settled
         self._enqueued: list[RequestOutput] = []
         self._ids = itertools.count()
         self.default_sampling_params = recommended_params(self.config.model)

@@ -70,7 +70,7 @@ class LLMEngine(OfflineControls):
         self.input_processor = InputProcessor(
             tokenizer,
             self.core.model_args.ending_with(getattr(tokenizer, "eos_token_id", None)),
-            config.scheduler.max_model_len,
+            self.config.scheduler.max_model_len,
             config.model.seed,
             config.structured,
             self.core.image_processor,

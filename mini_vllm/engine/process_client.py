@@ -72,7 +72,6 @@ def _run(
 ) -> None:
     from mini_vllm.engine.core_proc import run_engine_core
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     make_core = functools.partial(make_engine_core, config, scheduler, replica)
     run_engine_core(make_core, input_path, output_path)
 

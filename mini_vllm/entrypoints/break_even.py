@@ -115,12 +115,12 @@ def token_bytes(model: str, options: dict[str, Any]) -> int:
                 f"{', '.join(options)}, or give a model that lies here"
             )
         return kv_bytes_per_token(SHAPES[model])
-    from mini_vllm.config import EngineConfig
+    from mini_vllm.engine.checked_config import make_engine_config
     from mini_vllm.entrypoints.info import build_empty
     from mini_vllm.executor.worker import pick_device
     from mini_vllm.worker.kv_cache import bytes_per_block
 
-    config = EngineConfig.from_kwargs(model, **(options | {"load_format": "dummy"}))
+    config = make_engine_config(model, **(options | {"load_format": "dummy"}))
     skeleton = build_empty(config, pick_device(config.model.device))
     return bytes_per_block(skeleton.kv_cache_spec(), 1)
 

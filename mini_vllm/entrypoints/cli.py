@@ -25,6 +25,7 @@ from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench
 from mini_vllm.entrypoints.break_even import add_break_even_options
 from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.errors import EngineDeadError, show
+from mini_vllm.logger import be_quiet
 from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm import LLM
     from mini_vllm.inputs import PromptType
     from mini_vllm.outputs import RequestOutput
+
+logger = logging.getLogger(__name__)
 
 SPECULATIVE_OPTIONS = {
     "spec_method": "method",
@@ -67,7 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(complaint(unknown))
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
     except (ValueError, TypeError, OSError, NoProgressError, EngineDeadError) as error:
@@ -255,9 +257,15 @@ def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
 
 
 def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
+    _say_start(args.model)
     from mini_vllm.engine.llm import LLM
 
     return LLM(args.model, **(defaults | _engine_options(args)))
+
+
+def _say_start(model: str) -> None:
+    """Before torch is imported, which takes seconds."""
+    logger.info("starting %s: libraries first", model)
 
 
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -427,6 +435,7 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve HTTP until SIGTERM."""
+    _say_start(args.model)
     from mini_vllm.entrypoints.serve import run_serve as serve
 
     options = _engine_options(args)
@@ -480,6 +489,7 @@ def run_demo(args: argparse.Namespace) -> int:
     """See :mod:`mini_vllm.entrypoints.demo`."""
     from mini_vllm.entrypoints.demo import run
 
+    be_quiet()
     options = _engine_options(args)
     if "scheduler_cls" in options:  # others than the default may have to compute prompts whole
         options.setdefault("max_num_batched_tokens", 512)

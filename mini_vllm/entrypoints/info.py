@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch import nn
 import mini_vllm
 from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig
+from mini_vllm.engine.checked_config import make_engine_config
+from mini_vllm.engine.startup import with_blocks
 from mini_vllm.executor.worker import pick_device
 from mini_vllm.hub import in_units
 from mini_vllm.model.build import default_dtype, loaded_dtype, resolve_dtype
@@ -31,13 +34,14 @@ from mini_vllm.worker.kv_cache import (
     bytes_per_block,
     choose_num_blocks,
     reclaimable_memory,
+    shared_memory,
 )
 
 BANDWIDTH_BYTES = 256 * 2**20
 BANDWIDTH_SECONDS = 0.3
 
 
-def describe(model: str, **options: Any) -> dict[str, Any]:
+def describe(model: str | Path, **options: Any) -> dict[str, Any]:
     """Figures by name: sizes in bytes, tokens of cache, and the most tokens a second.
 
     Args:
@@ -46,7 +50,7 @@ def describe(model: str, **options: Any) -> dict[str, Any]:
     Raises:
         ValueError, OSError: for what ``LLM`` would refuse, too, as far as its config tells.
     """
-    config = EngineConfig.from_kwargs(model, **(options | {"load_format": "dummy"}))
+    config = make_engine_config(model, **(options | {"load_format": "dummy"}))
     device = pick_device(config.model.device)
     skeleton = build_empty(config, device)
     spec, args = skeleton.kv_cache_spec(), skeleton.config
@@ -55,6 +59,8 @@ def describe(model: str, **options: Any) -> dict[str, Any]:
     block_bytes = bytes_per_block(spec, cache.block_size)
     free = reclaimable_memory(device)
     num_blocks, problem = cache_blocks(config, skeleton, device, weights)
+    if problem is None:
+        config = with_blocks(config, num_blocks)
     bandwidth = read_bandwidth(device)
     return {
         "mini_vllm": mini_vllm.__version__,
@@ -164,6 +170,7 @@ def cache_blocks(
         )
     left -= int(weights * min(share, 1.0))
     try:
+        left = shared_memory(config, device, left)
         return choose_num_blocks(config, model.kv_cache_spec(), device, memory=left), None
     except ValueError as error:
         return 0, str(error)

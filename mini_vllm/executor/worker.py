@@ -5,14 +5,18 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.config import EngineConfig
+from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.core.scheduler_output import (
     GrammarOutput,
     KVConnectorOutput,
@@ -23,6 +27,7 @@ from mini_vllm.distributed import parallel_state
 from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import Rendezvous
 from mini_vllm.distributed.pipeline import PipelineStage
+from mini_vllm.hub import in_units
 from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorRole
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.identity import kv_namespace
@@ -43,10 +48,15 @@ from mini_vllm.worker.kv_cache import (
     available_memory,
     bytes_per_block,
     choose_num_blocks,
+    given_memory,
+    how_to_hold,
+    shared_memory,
 )
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
 from mini_vllm.worker.threads import StepThreads
+
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -55,7 +65,7 @@ class Worker:
         init_device()          which device, and who the others are
         load_model()           weights, on the device; slots for adapters
         num_blocks_that_fit()  what memory is left, in KV blocks
-        initialize(n)          the KV cache and the runner
+        initialize(n, length)  the KV cache and the runner
         warm_up()              kernels compiled, graphs recorded
 
     The number of blocks goes up to the engine and comes down again, because all ranks must have
@@ -114,6 +124,7 @@ class Worker:
         self.parallel = SINGLE if alone else ModelParallel(self.tp_group, self.pp_group)
 
     def load_model(self) -> None:
+        self._say("loading %s on %s", Path(self.config.model.model).name, self.device)
         wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
         quant = get_quantization_config(wanted.model, wanted.quantization)
         if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
@@ -129,6 +140,7 @@ class Worker:
             self.parallel,
             kv_cache_dtype,
             wanted.hf_overrides,
+            show_progress=wanted.use_tqdm_on_load and self.rank == 0,
         )
         args = self.model.config
         self.drafter = load_drafter(self.config, self.model, self.device)
@@ -152,6 +164,15 @@ class Worker:
         spec = self.model.kv_cache_spec()
         return choose_num_blocks(self.config, spec, self.device, drafter_spec, memory)
 
+    def how_to_hold(self, num_tokens: int) -> str:
+        """What the user may do so that the KV cache holds a request of so many tokens."""
+        block_size, specs = self.config.cache.block_size, [self.model.kv_cache_spec()]
+        if self.drafter is not None and self.drafter.kv_cache_spec is not None:
+            specs.append(self.drafter.kv_cache_spec)
+        block_bytes = sum(bytes_per_block(spec, block_size) for spec in specs)
+        num_blocks = 1 + cdiv(num_tokens, block_size)
+        return how_to_hold(self.config, self.device, block_bytes, num_blocks)
+
     def _memory_beside_images(self) -> int | None:
         """Bytes that the KV cache may take when the encoder and its cache have their share.
 
@@ -161,7 +182,8 @@ class Worker:
             ValueError: if the encoder cache alone takes all there is.
         """
         cache, limits = self.config.cache, self.config.scheduler
-        is_given = cache.num_gpu_blocks is not None or cache.kv_cache_memory_bytes is not None
+        memory = given_memory(self.config, self.device)
+        is_given = memory is not None or cache.num_gpu_blocks is not None
         if is_given or not isinstance(self.model, Qwen3VLForConditionalGeneration):
             return None
         num_rows = limits.encoder_cache_size
@@ -175,13 +197,16 @@ class Worker:
             raise ValueError(
                 f"encoder_cache_size is {num_rows} tokens of images, which take "
                 f"{taken / 2**20:.0f} MiB; {self.device} has {there / 2**20:.0f} MiB for them and "
-                "the KV cache; lower it, or raise gpu_memory_utilization"
+                "the KV cache; set kv_cache_memory_bytes to what the KV cache alone may take, or "
+                "let mm_processor_kwargs make images smaller"
             )
-        return there - taken
+        return shared_memory(self.config, self.device, there - taken)
 
-    def initialize(self, num_blocks: int) -> None:
-        """Allocate the KV cache and make the runner."""
-        cache, limits = self.config.cache, self.config.scheduler
+    def initialize(self, num_blocks: int, max_model_len: int) -> None:
+        """Allocate the KV cache and make the runner, for requests of at most `max_model_len`."""
+        limits = replace(self.config.scheduler, max_model_len=max_model_len)
+        self.config = replace(self.config, scheduler=limits)
+        cache = self.config.cache
         kv_cache = KVCache(
             self.model.kv_cache_spec(),
             num_blocks,
@@ -189,6 +214,11 @@ class Worker:
             self.device,
             cache.num_cpu_blocks,
         )
+        num_bytes = num_blocks * bytes_per_block(self.model.kv_cache_spec(), cache.block_size)
+        self._say(
+            "KV cache: %d blocks of %d tokens, %s%s", num_blocks - 1, cache.block_size,
+            in_units(num_bytes), ", taken as they fill" if self.device.type == "cpu" else "",
+        )  # fmt: skip
         self.model_runner = ModelRunner(
             self.model,
             kv_cache,
@@ -251,12 +281,14 @@ class Worker:
         """Compile what is to be compiled; on a GPU, record the decode graphs."""
         wanted = self.config.model
         if wanted.compile_model:
+            self._say("torch.compile works on the model's operations during the first steps")
             compile_model(self.model, self.backend)
         if self.device.type == "cuda":
             has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
             has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
             has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
             record = CudaRecorder() if has_graphs else None
+            self._say("running the largest step%s", ", recording CUDA graphs" if record else "")
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
     def execute_model(self, plan: SchedulerOutput) -> None:
@@ -350,6 +382,11 @@ class Worker:
                 weight.data = values.to(self.device)
             self._asleep = []
             self.warm_up()
+
+    def _say(self, message: str, *args: Any) -> None:
+        """Log what all ranks do, once."""
+        if self.rank == 0:
+            logger.info(message, *args, stacklevel=2)
 
     def _kv_caches(self) -> list[KVCache]:
         """The model's, and the drafter's if it has one."""

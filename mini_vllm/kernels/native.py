@@ -121,6 +121,7 @@ def build(compiler: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         made = Path(temporary) / "cpu.so"
         command = [*shlex.split(compiler), *FLAGS, "-o", str(made), str(SOURCE)]
+        logger.info("building cpu.cpp with %s, once for this machine", compiler)
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
         if done.returncode:
             raise OSError((done.stderr.strip() or f"{compiler} failed").splitlines()[-1])

@@ -28,6 +28,7 @@ from mini_vllm.model.layers import (
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, load_weights
+from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import load_parts
 
@@ -49,13 +50,15 @@ def load_model(
     parallel: Parallel = SINGLE,
     kv_cache_dtype: str = "auto",
     hf_overrides: Mapping[str, Any] | None = None,
+    show_progress: bool = False,
 ) -> LlamaForCausalLM:
     """Load the model in folder or GGUF file `path`, ready to run; its shape is `model.config`.
 
     `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
     fills the weights with random numbers from `seed`. `quant` says how numbers are held,
     `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds,
-    `hf_overrides` which entries count for more than those of `config.json`.
+    `hf_overrides` which entries count for more than those of `config.json`, `show_progress` whether
+    stderr tells how far the weights are.
     Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
     message names the file or tensor.
     """
@@ -77,17 +80,13 @@ def load_model(
     model.cache_dtype = cache_dtype
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format != "auto":
-        raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
-    elif build.is_plain and has_common_names(model) and not is_gguf(path):
-        check_floating(Path(path))
-        load_weights(model, Path(path))
-    elif quant is not None:
-        load_parts(model, Path(path), quant.rename, quant.blocks)
+    elif load_format == "auto":
+        with weights_progress(model, show_progress):
+            fill_from_files(model, Path(path), build, quant)
+        if is_gguf(path):
+            log_form(path, quant, cache_dtype)
     else:
-        load_parts(model, Path(path))
-    if is_gguf(path) and load_format == "auto":
-        log_form(path, quant, cache_dtype)
+        raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
     round_weights(model, cache_dtype)
     for module in model.modules():
         if hasattr(module, "process_weights_after_loading"):
@@ -100,6 +99,19 @@ def log_form(path: str | Path, quant: QuantConfig | None, dtype: torch.dtype) ->
     kept, name = len(quant.blocks) if quant else 0, str(dtype).removeprefix("torch.")
     hint = "" if quant else "; quantization='gguf' keeps those of Q4_0, Q4_1 and Q8_0 as they are"
     logger.info("%s: %d tensors stay as blocks, the others become %s%s", path, kept, name, hint)
+
+
+def fill_from_files(
+    model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
+) -> None:
+    """Every parameter from the checkpoint, by the loader that its form needs."""
+    if build.is_plain and has_common_names(model) and not is_gguf(path):
+        check_floating(path)
+        load_weights(model, path)
+    elif quant is not None:
+        load_parts(model, path, quant.rename, quant.blocks)
+    else:
+        load_parts(model, path)
 
 
 def round_weights(model: LlamaForCausalLM, dtype: torch.dtype) -> None:

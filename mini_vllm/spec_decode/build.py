@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mini_vllm import hub
 from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig, SpeculativeConfig
 from mini_vllm.model.build import load_model
@@ -21,6 +19,7 @@ from mini_vllm.model.layers import to_compute_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sample.rejection_sampler import RejectionSampler
+from mini_vllm.spec_decode.checks import check_drafter, drafter_folder
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
 from mini_vllm.spec_decode.eagle import EagleHead, EagleProposer
 from mini_vllm.spec_decode.medusa import MedusaHeads, MedusaProposer
@@ -56,34 +55,18 @@ def load_drafter(
     _warn_of_small_budget(config, speculative.num_speculative_tokens)
     if speculative.method == "ngram":
         return Drafter()
-    assert speculative.model is not None
-    wanted = config.model
-    folder = hub.folder(speculative.model, None, wanted.download_dir, wanted.hf_token)
+    check_drafter(config, target.config)
+    folder = drafter_folder(config)
     if speculative.method == "medusa":
         dtype = to_compute_dtype(torch.empty(0, dtype=target.dtype, device=device)).dtype
-        heads = MedusaHeads.load(folder, target.config.hidden_size, dtype, device)
-        _check_num_heads(speculative, len(heads.blocks))
-        return Drafter(heads)
+        return Drafter(MedusaHeads.load(folder, dtype, device))
     if speculative.method == "eagle":
         backend = get_backend(device, config.model.attention_backend)
         head = EagleHead.load(folder, target, backend, config.model.dtype)
         return Drafter(head, head.kv_cache_spec(target.cache_dtype))
-    return _load_draft_model(config, folder, target, device)
-
-
-def _load_draft_model(
-    config: EngineConfig, folder: Path, target: LlamaForCausalLM, device: torch.device
-) -> Drafter:
     backend = get_backend(device, config.model.attention_backend)
     quant = get_quantization_config(folder)  # of its own: it need not be held as the model is
     model = load_model(folder, config.model.dtype, device, backend, quant=quant)
-    ours, wanted = model.config.vocab_size, target.config.vocab_size
-    if ours != wanted:
-        raise ValueError(
-            f"the draft model in {str(folder)!r} has a vocabulary of {ours} tokens and the model "
-            f"one of {wanted}; drafts would mean other words; use a draft model with the same "
-            "tokenizer"
-        )
     return Drafter(model, model.kv_cache_spec())
 
 
@@ -137,15 +120,6 @@ def _make_proposer(
         runner.device,
         probabilistic=speculative.draft_sample_method == "probabilistic",
     )
-
-
-def _check_num_heads(speculative: SpeculativeConfig, num_heads: int) -> None:
-    k = speculative.num_speculative_tokens
-    if k > num_heads:
-        raise ValueError(
-            f"num_speculative_tokens is {k}, but {speculative.model!r} has {num_heads} heads, one "
-            f"for each draft; use at most {num_heads}"
-        )
 
 
 def _warn_of_small_budget(config: EngineConfig, k: int) -> None:

@@ -52,19 +52,8 @@ class EagleHead(nn.Module):
     def load(
         cls, folder: Path, target: LlamaForCausalLM, backend: AttentionBackend, dtype: str
     ) -> EagleHead:
-        """Read ``config.json`` and the weights; on the target's device.
-
-        Raises:
-            ValueError: if it was trained for a target of another shape.
-        """
+        """Read ``config.json`` and the weights; on the target's device."""
         args = load_config(folder)
-        for name in ("hidden_size", "vocab_size"):
-            ours, wanted = getattr(args, name), getattr(target.config, name)
-            if ours != wanted:
-                raise ValueError(
-                    f"the EAGLE head in {str(folder)!r} has {name}={ours} and the model {wanted}; "
-                    "use a head that was trained for this model"
-                )
         device = target.model.norm.weight.device
         own_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device.type)
         with device, default_dtype(own_dtype):

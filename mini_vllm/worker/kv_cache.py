@@ -18,6 +18,9 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.model.interface import KVCacheSpec
 
+CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+"""vLLM's name for the GiB of a worker's KV cache on a CPU; `kv_cache_memory_bytes` goes first."""
+
 
 def bytes_per_block(spec: KVCacheSpec, block_size: int) -> int:
     """Bytes of one block over all layers: keys and values of ``block_size`` tokens."""
@@ -73,8 +76,26 @@ def check_sizes(config: EngineConfig, block_bytes: int, device: torch.device) ->
         if count * each > free:
             raise ValueError(
                 f"{name} is {count}, which takes {count * each / 2**20:.0f} MiB; {where} has "
-                f"{free / 2**20:.0f} MiB free; it must be at most {free // each}; lower it"
+                f"{free / 2**20:.0f} MiB free; lower it to at most {free // each}"
             )
+
+
+def given_memory(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes for the KV cache of one worker, as the user says; None: nothing is said.
+
+    Raises:
+        ValueError: for a VLLM_CPU_KVCACHE_SPACE that is no number.
+    """
+    space = os.environ.get(CPU_SPACE)
+    if config.cache.kv_cache_memory_bytes is not None or device.type != "cpu" or not space:
+        return config.cache.kv_cache_memory_bytes
+    try:
+        num_bytes = int(float(space) * 2**30)
+    except (ValueError, OverflowError):
+        num_bytes = 0
+    if num_bytes < 1:
+        raise ValueError(f"{CPU_SPACE} is {space!r}; it must be a number of GiB above 0, such as 4")
+    return num_bytes
 
 
 def choose_num_blocks(
@@ -91,11 +112,11 @@ def choose_num_blocks(
     has as many blocks as the model.
 
     Args:
-        memory: bytes for the cache; None: what is free on the device now.
+        memory: bytes for the cache; None: what the user gives, or what is free on the device now.
 
     Raises:
-        ValueError: if memory does not suffice for one request of full length, or for a number
-            that the configuration gives.
+        ValueError: if memory does not suffice for one request of full length (of one block, if the
+            length was left open), or for a number that the configuration gives.
 
     Source: vllm/v1/core/kv_cache_utils.py#L691-L728 (_check_enough_kv_cache_memory) @ v0.22.1
     """
@@ -104,23 +125,59 @@ def choose_num_blocks(
     check_sizes(config, block_bytes, device)
     if config.cache.num_gpu_blocks is not None:
         return config.cache.num_gpu_blocks
+    given = given_memory(config, device)
+    if given is not None:
+        memory = given
+    elif memory is None:
+        memory = shared_memory(
+            config, device, available_memory(device, config.cache.gpu_memory_utilization)
+        )
     blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    if config.cache.kv_cache_memory_bytes is not None:
-        memory = config.cache.kv_cache_memory_bytes
-    elif memory is None:
-        memory = available_memory(device, config.cache.gpu_memory_utilization)
-    if device.type == "cpu":
-        memory //= config.parallel.num_workers  # who all live in it
     num_blocks = min(memory // block_bytes, most_useful)
-    if num_blocks < 1 + blocks_per_request:
+    needed = 2 if config.fits_max_model_len else 1 + blocks_per_request
+    if num_blocks < needed:
+        longest = (num_blocks - 1) * config.cache.block_size
+        length = min(config.scheduler.max_model_len, (needed - 1) * config.cache.block_size)
+        lower = f"lower max_model_len to at most {longest}, or " if longest > 0 else ""
+        whose = "were given for" if given is not None else "are free for"
         raise ValueError(
-            f"{memory / 2**20:.0f} MiB are free for the KV cache on {device}, but one request of "
-            f"max_model_len={config.scheduler.max_model_len} needs "
-            f"{(1 + blocks_per_request) * block_bytes / 2**20:.0f} MiB; lower max_model_len or "
-            "raise gpu_memory_utilization"
+            f"{memory / 2**20:.2f} MiB {whose} the KV cache on {device}, but one request of "
+            f"max_model_len={length} needs {needed * block_bytes / 2**20:.2f} MiB; {lower}"
+            f"{how_to_hold(config, device, block_bytes, needed)}"
+        )
+    free = shared_memory(config, device, reclaimable_memory(device))
+    if num_blocks * block_bytes > free:
+        raise ValueError(
+            f"the KV cache was given {memory} bytes and could use {num_blocks * block_bytes} of "
+            f"them; {device} has {free} bytes free; set kv_cache_memory_bytes to at most {free}"
         )
     return num_blocks
+
+
+def shared_memory(config: EngineConfig, device: torch.device, num_bytes: int) -> int:
+    """One worker's share of a device's memory; all of an engine's live in the same main memory."""
+    return num_bytes // config.parallel.num_workers if device.type == "cpu" else num_bytes
+
+
+def how_to_hold(
+    config: EngineConfig, device: torch.device, block_bytes: int, num_blocks: int
+) -> str:
+    """What gives the KV cache so many blocks. It is advice only where it helps."""
+    cache, needed = config.cache, num_blocks * block_bytes
+    free = shared_memory(config, device, reclaimable_memory(device))
+    if needed > free:
+        return (
+            f"take a device with more memory: {needed / 2**20:.0f} MiB are needed and {device} has "
+            f"{free / 2**20:.0f} MiB free; or quantize the model or the cache (kv_cache_dtype)"
+        )
+    if cache.num_gpu_blocks is not None:
+        return f"set num_gpu_blocks to at least {num_blocks}"
+    if given_memory(config, device) is not None or device.type == "cpu":
+        return f"set kv_cache_memory_bytes to at least {needed}"
+    unused, total = torch.cuda.mem_get_info(device)
+    utilization = math.ceil(100 * (1.0 - (unused - needed) / total)) / 100
+    return f"set gpu_memory_utilization to at least {min(utilization, 1.0)}"
 
 
 SCRUBBED_AT_ONCE = 2**20

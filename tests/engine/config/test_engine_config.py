@@ -15,7 +15,6 @@ from mini_vllm.config import (
     ModelConfig,
     MultiModalConfig,
     ParallelConfig,
-    SchedulerConfig,
     SpeculativeConfig,
     StructuredOutputsConfig,
 )
@@ -33,7 +32,7 @@ def config(**options: Any) -> EngineConfig:
 
 
 def test_every_section_has_a_place_and_every_argument_one_section() -> None:
-    sections = {item.name for item in dataclasses.fields(EngineConfig)}
+    sections = {item.name for item in dataclasses.fields(EngineConfig)} - {"fits_max_model_len"}
     assert sections == {*FLAT_SECTIONS, *(name for name, _ in WHOLE_SECTIONS.values())}
     names = [item.name for cls in FLAT_SECTIONS.values() for item in dataclasses.fields(cls)]
     assert len(names) == len(set(names)) and set(arguments()) == set(names) - {"model"}
@@ -55,17 +54,13 @@ def test_arguments_are_sorted_into_sections() -> None:
     assert made.structured == StructuredOutputsConfig()
 
 
-def test_the_models_own_length_is_the_default(tmp_path: Any) -> None:
-    assert config().scheduler.max_model_len <= SchedulerConfig.max_model_len
-    for text, length in (
-        ('{"max_position_embeddings": 96}', 96),
-        ('{"text_config": {"max_position_embeddings": 80}}', 80),
-        ('{"max_position_embeddings": 1000000}', SchedulerConfig.max_model_len),
-        ("broken", SchedulerConfig.max_model_len),
-    ):
-        (tmp_path / "config.json").write_text(text)
-        assert EngineConfig.from_kwargs(tmp_path).scheduler.max_model_len == length
-    assert EngineConfig.from_kwargs(tmp_path, max_model_len=7).scheduler.max_model_len == 7
+@pytest.mark.parametrize(
+    "open_", [{}, {"max_model_len": None}, {"max_model_len": -1}, {"max_model_len": "auto"}]
+)
+def test_a_length_may_be_left_open(open_: dict[str, Any]) -> None:
+    assert config(**open_).fits_max_model_len
+    given = config(max_model_len=7)
+    assert (given.fits_max_model_len, given.scheduler.max_model_len) == (False, 7)
 
 
 def test_a_limit_of_a_step_that_nobody_set_follows_the_other() -> None:

@@ -322,7 +322,6 @@ def test_an_option_of_vllms_is_refused_by_its_name(
         ("--profiler-config /tmp", "'/tmp' is not JSON: .*write it like"),
         ("--max-model-len 1.5K", "'1.5K' is no whole number; write it like 4096, 4k for 4,000"),
         ("--max-num-seqs many", "'many' is no whole number; write it like 4096"),
-        ("--max-model-len auto", "'auto' is vLLM's, and not supported; leave it out"),
         ("--enable-chunked-prefill false", "a switch takes no value: write --NAME, or --no-NAME"),
         ("--uvicorn-log-level loud", "invalid choice: 'loud'"),
     ],

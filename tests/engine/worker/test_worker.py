@@ -150,7 +150,7 @@ def test_pool_is_sized_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache, "available_memory", lambda *_: 1000 * block)
     assert kv_cache.choose_num_blocks(*arguments) == 1 + 4 * 4, "more could never be used"
     monkeypatch.setattr(kv_cache, "available_memory", lambda *_: 4 * block)
-    with pytest.raises(ValueError, match="lower max_model_len or raise gpu_memory_utilization"):
+    with pytest.raises(ValueError, match="lower max_model_len to at most 48, or set kv_"):
         kv_cache.choose_num_blocks(*arguments)
 
 

@@ -1,0 +1,80 @@
+"""The engine's start: workers made ready in order, limits settled, and both said aloud."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.executor.base import Executor
+from mini_vllm.model.config import ModelArgs
+
+logger = logging.getLogger(__name__)
+
+
+def make_ready(executor: Executor, config: EngineConfig) -> EngineConfig:
+    """Load the model on all workers, and give each its KV cache.
+
+    Block ids are the engine's, so the rank with the least memory decides how many there are.
+
+    Returns:
+        The configuration with the number of blocks, and the length that these allow.
+
+    Raises:
+        ValueError: what a worker says of the model or the memory. The workers are gone then.
+    """
+    try:
+        executor.call("init_device")
+        executor.call("load_model")
+        wanted = config.scheduler.max_model_len
+        config = with_blocks(config, min(executor.call("num_blocks_that_fit")))
+        cache, limits = config.cache, config.scheduler
+        if limits.max_model_len < wanted:
+            logger.info(
+                "max_model_len is %d, the longest that the KV cache holds; the model goes up to %d;"
+                " to have that, %s",
+                limits.max_model_len,
+                wanted,
+                executor.call("how_to_hold", wanted)[0],
+            )
+        executor.call("initialize", cache.num_gpu_blocks, limits.max_model_len)
+        executor.call("warm_up")
+    except BaseException:
+        executor.shutdown()
+        raise
+    return config
+
+
+def with_blocks(config: EngineConfig, num_blocks: int) -> EngineConfig:
+    """The configuration for a pool of so many blocks. A length that was left open becomes the
+    longest that one request can have there.
+
+    Source: vllm/v1/core/kv_cache_utils.py#L1749-L1801 (_auto_fit_max_model_len) @ v0.22.1
+    """
+    limits, capacity = config.scheduler, (num_blocks - 1) * config.cache.block_size
+    if config.fits_max_model_len and capacity < limits.max_model_len:
+        limits = replace(limits, max_model_len=capacity)
+    return replace(config, cache=replace(config.cache, num_gpu_blocks=num_blocks), scheduler=limits)
+
+
+def say_limits(config: EngineConfig, args: ModelArgs, seconds: float, replica: int = 0) -> None:
+    """The limits that the engine runs with, in one line."""
+    cache, limits = config.cache, config.scheduler
+    assert cache.num_gpu_blocks is not None
+    num_blocks, most = cache.num_gpu_blocks - 1, args.max_position_embeddings
+    several = config.parallel.data_parallel_size > 1
+    logger.info(
+        "%s is ready after %.1f s%s: max_model_len=%d of %d positions, %d KV blocks of %d tokens "
+        "(%d tokens), max_num_batched_tokens=%d, max_num_seqs=%d",
+        Path(config.model.model).name,
+        seconds,
+        f" (engine {replica})" if several else "",
+        limits.max_model_len,
+        most,
+        num_blocks,
+        cache.block_size,
+        num_blocks * cache.block_size,
+        limits.max_num_batched_tokens,
+        limits.max_num_seqs,
+    )

@@ -1,0 +1,78 @@
+"""How much of the weights is loaded, for a person who waits."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from tqdm import tqdm
+
+from mini_vllm.hub import in_units
+
+logger = logging.getLogger(__name__)
+
+PERCENT = 10
+SECONDS = 2.0
+"""A line comes when so much more is loaded, and not before the one before it is so old."""
+
+
+class CountCopies(TorchFunctionMode):
+    """Tells how many bytes each `copy_` inside the `with` block writes.
+
+    So it works with every loader, a learner's own too: all end in `parameter.copy_(tensor)`.
+    """
+
+    def __init__(self, copied: Any) -> None:
+        super().__init__()
+        self.copied = copied
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.copy_:
+            self.copied(args[0].nbytes)
+        return result
+
+
+class Lines:
+    """Progress as lines of the log, for a stderr that is a file. Its interface is tqdm's."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.said = total, 0, 0
+        self.last = time.monotonic()
+
+    def update(self, num_bytes: int) -> None:
+        self.done += num_bytes
+        percent = 100 * self.done // max(self.total, 1)
+        now = time.monotonic()
+        if percent >= self.said + PERCENT and now >= self.last + SECONDS:
+            self.said, self.last = percent, now
+            logger.info("weights: %d %% of %s", min(percent, 100), in_units(self.total))
+
+    def close(self) -> None:
+        """A bar ends its line; here each is ended already."""
+
+
+@contextmanager
+def weights_progress(model: nn.Module, shown: bool) -> Iterator[None]:
+    """Show a bar on a terminal, or lines elsewhere, while the `with` block fills the parameters."""
+    shown = shown and logger.isEnabledFor(logging.INFO)
+    if not shown:
+        yield
+        return
+    started, total = time.monotonic(), sum(weight.nbytes for weight in model.parameters())
+    progress: Any = Lines(total)
+    if sys.stderr.isatty():
+        progress = tqdm(total=total, desc="weights", unit="B", unit_scale=True, leave=False)
+    try:
+        with CountCopies(progress.update):
+            yield
+    finally:
+        progress.close()
+    logger.info("weights: %s loaded in %.1f s", in_units(total), time.monotonic() - started)
