@@ -59,22 +59,11 @@ class MedusaHeads(nn.Module):
         return guess
 
     @classmethod
-    def load(
-        cls, folder: Path, hidden_size: int, dtype: torch.dtype, device: torch.device
-    ) -> MedusaHeads:
-        """Read ``config.json`` and the weights.
-
-        Raises:
-            ValueError: if they were trained for a target of another width.
-        """
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> MedusaHeads:
+        """Read ``config.json`` and the weights."""
         config = read_json(folder / "config.json")
-        if config.get("hidden_size") != hidden_size:
-            raise ValueError(
-                f"the heads in {str(folder)!r} read hidden states of "
-                f"{config.get('hidden_size')} numbers; the model's have {hidden_size}; use heads "
-                "that were trained for this model"
-            )
-        heads = cls(hidden_size, config["num_heads"], config.get("num_hidden_layers", 1))
+        width, num_heads = config["hidden_size"], config["num_heads"]
+        heads = cls(width, num_heads, config.get("num_hidden_layers", 1))
         heads.load_state_dict(load_file(folder / "model.safetensors"))
         return heads.to(device, dtype).requires_grad_(False).eval()
 

@@ -42,6 +42,7 @@ from mini_vllm.engine.messages import EngineCoreOutputs, check_travels
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.engine.startup import with_blocks
 from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.kv_transfer.params import holder_of
@@ -192,6 +193,7 @@ class AsyncLLM(EngineControls):
         self.model_args: ModelArgs = args.ending_with(getattr(tokenizer, "eos_token_id", None))
         self.client = client or start_engines(config, scheduler)
         info = self.client.info
+        self.config = config = with_blocks(config, info.num_usable_blocks + 1)
         self.limits = PromptLimits(
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
         )
