@@ -8,6 +8,7 @@ grammar is measured in turns, in one engine of random weights.
     first     the mask of a state that nobody has met
     again     the mask of a state that was met before: the median over a text
     step      wall clock of a batch with grammars over the same batch without, at most 1.15
+    bundled   the same, of the bundled model with its own words: a step is short, so Python shows
 
     python -m benchmarks.bench_structured
     python -m benchmarks.bench_structured --step-only --batch 64
@@ -82,19 +83,23 @@ def main(argv: Sequence[str]) -> int:
     texts = vocabulary(options.vocab_size)
     tokens = TokenTable(texts)
     rows = [] if options.step_only else print_table(tokens)
-    ratio = step_ratio(tokens, options)
-    verdict = "kept" if ratio <= STEP_LIMIT else "missed"
-    print(f"\nstep, {options.batch} requests, {options.vocab_size:,} tokens: {ratio:.3f} times the "
-          f"free one, at most {STEP_LIMIT} is wanted: {verdict}")  # fmt: skip
+    ratio, small = step_ratio(tokens, options), bundled_ratio(options)
+    for name, value in ((f"{options.vocab_size:,} tokens", ratio), ("bundled model", small)):
+        verdict = "kept" if value <= STEP_LIMIT else "missed"
+        print(f"\nstep, {options.batch} requests, {name}: {value:.3f} times the free one, at most "
+              f"{STEP_LIMIT} is wanted: {verdict}")  # fmt: skip
     if options.save:
-        save(rows, ratio, options)
-    return 0 if ratio <= STEP_LIMIT else 1
+        save(rows, ratio, small, options)
+    return 0 if max(ratio, small) <= STEP_LIMIT else 1
 
 
-def save(rows: list[dict[str, Any]], ratio: float, options: argparse.Namespace) -> None:
+def save(
+    rows: list[dict[str, Any]], ratio: float, small: float, options: argparse.Namespace
+) -> None:
     """Keep the figures, with the machine they are of."""
     facts = machine() | {"vocab_size": options.vocab_size, "batch": options.batch}
     facts |= {"rows": rows, "step_ratio": ratio, "step_limit": STEP_LIMIT}
+    facts["bundled_step_ratio"] = small
     path = ROOT / "benchmarks" / "results" / "structured.json"
     write_text(path, json.dumps(facts, indent=1) + "\n")
     print(f"saved to {path.relative_to(ROOT)}")
@@ -184,12 +189,29 @@ def step_ratio(tokens: TokenTable, options: argparse.Namespace) -> float:
     manager: Any = llm.engine.core.structured_output_manager
     manager._tokens = tokens
     prompts = [[300 + request] * 8 for request in range(options.batch)]
-    best = {}
+    return turns(llm, prompts, StructuredOutputsParams(regex="[a-zA-Z0-9 ,.]+"), options)
+
+
+def bundled_ratio(options: argparse.Namespace) -> float:
+    """The same of the bundled storyteller, which writes a list of persons."""
+    llm = LLM(bundled.path("storyteller"), max_model_len=256, num_gpu_blocks=1024)
+    prompts = [[300 + request] * 8 for request in range(options.batch)]
+    persons = {"type": "array", "items": PERSON, "minItems": 100}
+    return turns(llm, prompts, StructuredOutputsParams(json=persons), options)
+
+
+def turns(
+    llm: LLM,
+    prompts: list[list[int]],
+    constraint: StructuredOutputsParams,
+    options: argparse.Namespace,
+) -> float:
+    """Held over free, measured in turns."""
+    best: dict[str, float] = {}
     for _ in range(options.rounds):
-        for name, regex in (("free", None), ("held", "[a-zA-Z0-9 ,.]+")):
-            constraint = StructuredOutputsParams(regex=regex) if regex else None
+        for name, form in (("free", None), ("held", constraint)):
             params = SamplingParams(temperature=0, max_tokens=options.max_tokens, ignore_eos=True,
-                                    detokenize=False, structured_outputs=constraint)  # fmt: skip
+                                    detokenize=False, structured_outputs=form)  # fmt: skip
             start = time.perf_counter()
             llm.generate(prompts, params, use_tqdm=False)
             seconds = time.perf_counter() - start

@@ -111,8 +111,9 @@ class StructuredOutputsParams:
         regex: a regular expression that the whole text matches, as with ``re.fullmatch`` and
             ``re.ASCII``.
         choice: the texts to choose from.
-        grammar: rules in the notation of GBNF; see
-            :func:`~mini_vllm.structured_output.ebnf.parse_grammar`.
+        grammar: rules in the notation of GBNF, or of Lark; see
+            :func:`~mini_vllm.structured_output.ebnf.parse_grammar` and
+            :func:`~mini_vllm.structured_output.lark.convert_lark_to_ebnf`.
         json_object: True for a JSON object with anything in it.
         disable_any_whitespace: write a `json` schema's text without white space between its parts.
         disable_additional_properties: vLLM's name; only False: see `structured_outputs_config`.

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cached_property
 
 import numpy as np
 
@@ -88,6 +89,13 @@ class StructuredOutputManager(SchedulerExtension):
             if self._tokens is None:
                 self._tokens = self._load_tokens()
             return self._tokens
+
+    @cached_property
+    def _no_stops(self) -> np.ndarray:
+        """[W] int32: every token but those that end an output."""
+        words = np.full(self.tokens.num_words, -1, dtype=np.int32)
+        set_bits(words, self.stop_token_ids, allowed=False)
+        return words
 
     @property
     def backend(self) -> StructuredOutputBackend:
@@ -312,15 +320,13 @@ class StructuredOutputManager(SchedulerExtension):
             return
         grammar.fill_bitmask(words, index)
         row = words[index]
-        own = [t for t in request.stop_token_ids if not self.tokens.texts[t]]
         if not _may_end(row, self.stop_token_ids):
             return
-        set_bits(row, own)
+        set_bits(row, [t for t in request.stop_token_ids if not self.tokens.texts[t]])
         if request.sampling_params.ignore_eos:
-            before = row.copy()
-            set_bits(row, self.stop_token_ids, allowed=False)
-            if not row.any():
-                row[:] = before
+            others = row & self._no_stops
+            if others.any():
+                row[:] = others
 
     # ------------------------------------------------------------ following
     def step_done(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
@@ -379,10 +385,11 @@ class StructuredOutputManager(SchedulerExtension):
             return False
         if grammar.is_terminated():
             return True
+        if (must_end := grammar.must_end()) is not None:
+            return must_end
         words = np.zeros((1, self.tokens.num_words), dtype=np.int32)
         grammar.fill_bitmask(words, 0)
-        set_bits(words[0], self.stop_token_ids, allowed=False)
-        return not words.any()
+        return not (words[0] & self._no_stops).any()
 
     def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
         """The longest beginning that the grammar would accept.

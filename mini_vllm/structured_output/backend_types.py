@@ -58,6 +58,10 @@ class StructuredOutputGrammar(ABC):
     def is_terminated(self) -> bool:
         """Whether a stop token was accepted."""
 
+    def must_end(self) -> bool | None:
+        """Whether nothing but a stop token may come next; None where only the mask can tell."""
+        return None
+
     @abstractmethod
     def reset(self) -> None:
         """Back to the start."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mini_vllm.structured_output.patterns import (
     MAX_CODE_POINT,
+    Anchor,
     Call,
     Chars,
     Concat,
@@ -120,7 +121,7 @@ class _Parser:
             self._called.setdefault(token.text, token.line)
             return Call(token.text)
         if token.kind == "literal":
-            codes = _characters(token.text[1:-1], token.line)
+            codes = characters(token.text[1:-1], token.line)
             return Concat(tuple(chars([(code, code)]) for code, _ in codes))
         if token.kind == "chars":
             return _char_class(token.text[1:-1], token.line)
@@ -173,7 +174,7 @@ def _scan(source: str) -> Iterator[_Token]:
     yield _Token("end", "", line)
 
 
-def _characters(body: str, line: int) -> list[tuple[int, bool]]:
+def characters(body: str, line: int) -> list[tuple[int, bool]]:
     """`(code point, whether it was escaped)` of each character of a literal or class."""
     result: list[tuple[int, bool]] = []
     position = 0
@@ -198,10 +199,56 @@ def _characters(body: str, line: int) -> list[tuple[int, bool]]:
     return result
 
 
+def written_as_ebnf(pattern: Pattern) -> str:
+    """A pattern without calls in this notation.
+
+    Raises:
+        ValueError: for an anchor, and for a class that has no character.
+    """
+    match pattern:
+        case Chars(ranges) if ranges:
+            return "[" + "".join(map(_written_range, ranges)) + "]"
+        case Concat(parts):
+            if parts and all(map(_is_one_character, parts)):
+                return '"' + "".join(_written(part.ranges[0][0]) for part in parts) + '"'  # type: ignore[union-attr]
+            return " ".join(map(grouped_ebnf, parts)) or '""'
+        case Union(choices):
+            return " | ".join(map(grouped_ebnf, choices))
+        case Repeat(part, low, high):
+            times = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get(
+                (low, high), f"{{{low},{'' if high is None else high}}}"
+            )
+            return grouped_ebnf(part) + times
+        case Anchor():
+            raise ValueError("grammar has a ^ or $ inside a terminal; leave it out")
+    raise ValueError("grammar has a class of characters that nothing is in")
+
+
+def grouped_ebnf(pattern: Pattern) -> str:
+    """The same, as one item: in brackets, unless it is a class or a literal."""
+    text = written_as_ebnf(pattern)
+    return text if isinstance(pattern, Chars) or text[:1] == '"' else f"({text})"
+
+
+def _is_one_character(pattern: Pattern) -> bool:
+    return isinstance(pattern, Chars) and [low == high for low, high in pattern.ranges] == [True]
+
+
+def _written(code: int) -> str:
+    """A character of a literal or class: what might mean something there is written as hex."""
+    is_plain = 0x20 <= code < 0x7F and chr(code) not in '"\\[]^-'
+    return chr(code) if is_plain else f"\\U{code:08x}"
+
+
+def _written_range(ends: Range) -> str:
+    low, high = ends
+    return _written(low) if low == high else f"{_written(low)}-{_written(high)}"
+
+
 def _char_class(body: str, line: int) -> Chars:
     """`a-z0-9`, or with ^ in front everything else."""
     negated = body.startswith("^")
-    items = _characters(body[negated:], line)
+    items = characters(body[negated:], line)
     ranges: list[Range] = []
     while items:
         low = items.pop(0)[0]

@@ -22,6 +22,7 @@ from mini_vllm.structured_output.backend_types import (
 )
 from mini_vllm.structured_output.ebnf import parse_grammar
 from mini_vllm.structured_output.json_schema import any_json, compile_schema
+from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.patterns import Pattern, Rules, one_of, parse_regex
 from mini_vllm.structured_output.pushdown import MAX_CONFIGURATIONS, Pushdown, compile_rules
 from mini_vllm.structured_output.regex_automaton import DEAD
@@ -113,6 +114,11 @@ class NativeGrammar(StructuredOutputGrammar):
 
     def is_terminated(self) -> bool:
         return self._terminated
+
+    def must_end(self) -> bool:
+        return (
+            self.index.automaton.is_accepting(self.state) and not self.index.row(self.state).any()
+        )
 
     def _walk(self, tokens: Sequence[int]) -> list[int]:
         """The states after each of `tokens`, up to the first that is not legal."""
@@ -215,7 +221,7 @@ def read_constraint(
         return {"root": parse_regex(spec)}
     if kind is StructuredOutputOptions.CHOICE:
         return {"root": _one_of_choices(json.loads(spec))}
-    return parse_grammar(spec)
+    return parse_grammar(as_ebnf(spec))
 
 
 def _one_of_choices(choices: list[str]) -> Pattern:

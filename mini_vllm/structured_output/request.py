@@ -59,6 +59,8 @@ class StructuredOutputRequest:
     @property
     def failure(self) -> str | None:
         """Why it could not be compiled, if so. Never waits."""
+        if self._grammar is not None:
+            return None
         if self.future is None or not self.future.done() or self.future.cancelled():
             return None
         error = self.future.exception()

@@ -105,21 +105,10 @@ def apply_token_bitmask_inplace(
         device_rows = rows.to(logits.device, torch.int32, non_blocking=True)
         APPLY_TOKEN_BITMASK.run(logits=logits, bitmask=bitmask, indices=device_rows)
         return
-    for row, words in zip(rows.tolist(), bitmask.cpu().numpy(), strict=True):
-        _apply_row(logits[row], words)
-
-
-def _apply_row(logits: Tensor, words: np.ndarray) -> None:
-    """One row [V], on the CPU: touch the smaller of the two sets of tokens one by one."""
-    num_known = min(logits.shape[0], 32 * len(words))
-    allowed = np.zeros(logits.shape[0], dtype=bool)
-    allowed[:num_known] = unpack_bits(words, num_known)
-    num_allowed = np.count_nonzero(allowed)
-    if 2 * num_allowed <= len(allowed):
-        kept = torch.from_numpy(np.flatnonzero(allowed)).to(logits.device)
-        values = logits[kept]
-        logits.fill_(NEG_INF)
-        logits[kept] = values
-    elif num_allowed < len(allowed):
-        forbidden = torch.from_numpy(np.flatnonzero(~allowed)).to(logits.device)
-        logits[forbidden] = NEG_INF
+    mask = torch.from_numpy(~unpack_bits(bitmask.cpu().numpy(), logits.shape[1]))
+    mask, places = mask.to(logits.device), rows.tolist()
+    in_a_row = places == [*range(places[0], places[0] + len(places))] if places else False
+    if in_a_row:  # a view of the logits, which is written to
+        logits[places[0] : places[-1] + 1].masked_fill_(mask, NEG_INF)
+    else:
+        logits[rows] = logits[rows].masked_fill_(mask, NEG_INF)

@@ -21,6 +21,7 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
     StructuredOutputOptions,
 )
+from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.native import read_constraint
 from mini_vllm.structured_output.references import PLAIN_REFERENCE, hoisted
 from mini_vllm.structured_output.schema_algebra import TYPES
@@ -149,7 +150,7 @@ class XgrammarBackend(StructuredOutputBackend):
         if kind is StructuredOutputOptions.REGEX:
             return self.compiler.compile_regex(spec)
         if kind is StructuredOutputOptions.GRAMMAR:
-            return self.compiler.compile_grammar(spec)
+            return self.compiler.compile_grammar(as_ebnf(spec))
         if kind is StructuredOutputOptions.CHOICE:
             choices = " | ".join(_quoted(choice) for choice in json.loads(spec))
             return self.compiler.compile_grammar(f"root ::= {choices}")
@@ -174,7 +175,9 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
     Raises:
         ValueError: names the feature.
     """
-    if kind is not StructuredOutputOptions.GRAMMAR:
+    if kind is StructuredOutputOptions.GRAMMAR:
+        as_ebnf(spec)
+    else:
         read_constraint(kind, spec, close_objects=close_objects)
     if kind is StructuredOutputOptions.REGEX:
         _check_regex(spec)

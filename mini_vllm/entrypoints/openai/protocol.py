@@ -46,13 +46,11 @@ SAME_NAME = (
 REFUSED = {
     "prompt_embeds": "send text or token ids",
     "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
-    "guided_json": "send structured_outputs={'json': ...}",
-    "guided_regex": "send structured_outputs={'regex': ...}",
-    "guided_choice": "send structured_outputs={'choice': ...}",
-    "guided_grammar": "send structured_outputs={'grammar': ...}",
 }
-"""Fields of vLLM's, some of older releases', that would change the answer, and that this server
-has nothing for."""
+"""Fields of vLLM's that would change the answer, and that this server has nothing for."""
+FORMER_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object")
+"""What vLLM took as `guided_json` and so on, before 0.12. Clients that talk to old servers, too,
+send them beside the newer form, which counts. Alone they are refused: the answer would be free."""
 NOT_FOR_BEAMS = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "stop_token_ids",
     "min_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids", "bad_words",
@@ -227,15 +225,25 @@ class GenerationRequest(Lenient):
                         param="response_format",
                     )
                 wanted["json"] = schema
+            elif kind == "structural_tag":
+                wanted["structural_tag"] = form
             elif kind != "text":
                 raise APIError(
-                    f"response_format.type is {kind!r}; it must be 'text', 'json_object' or "
-                    "'json_schema'",
+                    f"response_format.type is {show(kind)}; it must be 'text', 'json_object', "
+                    "'json_schema' or 'structural_tag'",
                     param="response_format",
                 )
         # An empty object is refused: it would enforce nothing where something was to be.
         is_given = wanted or self.structured_outputs is not None
         return {"structured_outputs": wanted} if is_given else {}
+
+    @property
+    def has_form(self) -> bool:
+        """Whether the request says what form the text must have."""
+        form = self.response_format
+        return self.structured_outputs is not None or (
+            form is not None and form.get("type") != "text"
+        )
 
     def check_fields(self, vocab_size: int) -> None:
         """Raises APIError for fields that do not go together, that ask for what is not here, or
@@ -244,6 +252,12 @@ class GenerationRequest(Lenient):
         for name, instead in REFUSED.items():
             if (self.model_extra or {}).get(name):
                 raise APIError(f"{name} is not supported; {instead}", param=name)
+        for name in () if self.has_form else FORMER_CONSTRAINTS:
+            if (self.model_extra or {}).get(f"guided_{name}") not in (None, False):
+                raise APIError(
+                    f"guided_{name} is not supported; send structured_outputs={{{name!r}: ...}}",
+                    param=f"guided_{name}",
+                )
         if self.stream and self.prompt_logprobs is not None:
             raise APIError(
                 f"prompt_logprobs is {self.prompt_logprobs} and stream is true; a stream has no "
@@ -350,6 +364,12 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
 
+    @property
+    def has_form(self) -> bool:
+        """A call that must be made has the form of its tool."""
+        is_call = bool(self.tools) and self.tool_choice not in (None, "none", "auto")
+        return is_call or super().has_form
+
 
 class ResponsesRequest(GenerationRequest):
     """The text part of OpenAI's newer interface."""
@@ -374,6 +394,10 @@ class ResponsesRequest(GenerationRequest):
     @property
     def wants_logprobs(self) -> bool:
         return "message.output_text.logprobs" in (self.include or ())
+
+    @property
+    def has_form(self) -> bool:
+        return self._form() not in (None, {"type": "text"}) or super().has_form
 
     def as_chat(self) -> ChatCompletionRequest:
         """The same wish as a conversation.

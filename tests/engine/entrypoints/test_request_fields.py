@@ -82,11 +82,41 @@ def test_null_is_what_is_not_given(server: Server) -> None:
     assert choice["logprobs"] is None
 
 
+FORM: dict[str, Any] = {"type": "json_schema", "name": "x", "schema": {"const": 7}}
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("completions", {"structured_outputs": {"choice": ["7"]}}),
+        ("completions", {"response_format": {"type": "json_schema", "json_schema": FORM}}),
+        ("chat/completions", {"structured_outputs": {"choice": ["7"]}}),
+        ("responses", {"structured_outputs": {"choice": ["7"]}}),
+        ("responses", {"text": {"format": FORM}}),
+    ],
+)
+@pytest.mark.parametrize("name", ["json", "regex", "choice", "grammar", "decoding_backend"])
+def test_of_two_forms_the_newer_counts(
+    server: Server, path: str, change: dict[str, Any], name: str
+) -> None:
+    """Clients that know old servers, too, send `guided_...` beside what replaced it."""
+    prompts: dict[str, dict[str, Any]] = {
+        "completions": {"prompt": "Once"}, "chat/completions": {"messages": HELLO},
+        "responses": {"input": "Hello"},
+    }  # fmt: skip
+    answer = server.post(f"/v1/{path}", **prompts[path], **change, **{f"guided_{name}": "nonsense"})
+    assert answer.status_code == 200, answer.text
+    assert '"7"' in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "change", "part"),
     [
         ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds is not supported; "),
         ("completions", {"guided_choice": ["yes", "no"]}, "structured_outputs={'choice': ...}"),
+        ("chat/completions", {"guided_json": {}}, "structured_outputs={'json': ...}"),
+        ("responses", {"guided_regex": "a"}, "structured_outputs={'regex': ...}"),
+        ("responses", {"guided_json": {}, "text": {}}, "guided_json is not supported"),
         ("completions", {"bad_words": ["x"] * 1025}, "bad_words has 1025 strings; at most 1024"),
         ("completions", {"stream": "perhaps"}, "stream is 'perhaps'"),
         ("completions", {"seed": 2**63}, f"seed is {2**63}"),
