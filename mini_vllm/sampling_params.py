@@ -118,7 +118,8 @@ class StructuredOutputsParams:
         disable_any_whitespace: write a `json` schema's text without white space between its parts.
         disable_additional_properties: vLLM's name; only False: see `structured_outputs_config`.
         whitespace_pattern: vLLM's name; only None.
-        structural_tag: vLLM's name; not supported here.
+        structural_tag: free text with parts that have a form, a dict or its JSON text; see
+            :func:`~mini_vllm.structured_output.structural_tag.compile_structural_tag`.
 
     Raises:
         ValueError: for none of them, for several, or for a value that cannot be one.
@@ -134,7 +135,7 @@ class StructuredOutputsParams:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
-    structural_tag: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
         """Refuse an unknown keyword with the nearest that is known."""
@@ -145,10 +146,8 @@ class StructuredOutputsParams:
     def __post_init__(self) -> None:
         given = [name for name in _CONSTRAINTS if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(given) or "none of " + ", ".join(_CONSTRAINTS[:-1])
+            found = " and ".join(given) or "none of " + ", ".join(_CONSTRAINTS)
             raise ValueError(f"structured_outputs has {found}; give exactly one")
-        if self.structural_tag is not None:
-            raise ValueError("structured_outputs has structural_tag; write it as a grammar")
         for name, fix in (
             ("disable_additional_properties", "set it in structured_outputs_config, for all"),
             ("whitespace_pattern", "use disable_any_whitespace, or write a grammar"),
@@ -161,11 +160,16 @@ class StructuredOutputsParams:
             raise ValueError(f"json_object is {self.json_object!r}; set it to True or leave it out")
         if not isinstance(self.json, str | dict | None):
             raise ValueError(f"json is {self.json!r}; it must be a JSON schema, a dict or its text")
-        if isinstance(self.json, dict):
-            try:
-                json.dumps(self.json)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise ValueError(f"json is a dict that JSON cannot say: {error}") from None
+        if not isinstance(tag := self.structural_tag, str | dict | None):
+            raise ValueError(f"structural_tag is {show(tag)}; it must be a dict, or its JSON text")
+        for name in ("json", "structural_tag"):
+            if isinstance(value := getattr(self, name), dict):
+                try:
+                    json.dumps(value)
+                except RecursionError:
+                    raise ValueError(f"{name} is a dict that nests too deeply") from None
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"{name} is a dict that JSON cannot say: {error}") from None
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ValueError(f"{name} is {value!r}; it must be a string")

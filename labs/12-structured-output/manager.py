@@ -45,6 +45,7 @@ from mini_vllm.structured_output.backend_types import (
 from mini_vllm.structured_output.choose import backends_for, make_backend
 from mini_vllm.structured_output.pushdown import LeftRecursion
 from mini_vllm.structured_output.request import StructuredOutputRequest
+from mini_vllm.structured_output.structural_tag import NeedsXgrammar
 from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
 
 PADDING_DRAFT = -1
@@ -175,7 +176,7 @@ class StructuredOutputManager(SchedulerExtension):
         for name in names[:-1]:
             try:
                 return self.backend_named(name).compile_grammar(*key)
-            except LeftRecursion:
+            except (LeftRecursion, NeedsXgrammar):
                 continue
         return self.backend_named(names[-1]).compile_grammar(*key)
 

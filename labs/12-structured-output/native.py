@@ -26,6 +26,7 @@ from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.patterns import Pattern, Rules, one_of, parse_regex
 from mini_vllm.structured_output.pushdown import MAX_CONFIGURATIONS, Pushdown, compile_rules
 from mini_vllm.structured_output.regex_automaton import DEAD
+from mini_vllm.structured_output.structural_tag import compile_structural_tag
 from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, set_bits
 
 MAX_CACHE_BYTES = 256 * 2**20
@@ -203,6 +204,8 @@ def read_constraint(
         return {"root": parse_regex(spec)}
     if kind is StructuredOutputOptions.CHOICE:
         return {"root": _one_of_choices(json.loads(spec))}
+    if kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        return compile_structural_tag(spec, any_whitespace, close_objects)
     return parse_grammar(as_ebnf(spec))
 
 

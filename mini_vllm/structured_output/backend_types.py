@@ -18,6 +18,7 @@ class StructuredOutputOptions(enum.Enum):
     REGEX = "regex"
     CHOICE = "choice"
     GRAMMAR = "grammar"
+    STRUCTURAL_TAG = "structural_tag"
     COMPACT_JSON = "json without white space"
 
 

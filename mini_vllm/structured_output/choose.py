@@ -17,6 +17,7 @@ from mini_vllm.structured_output.native import NativeBackend, read_constraint
 from mini_vllm.structured_output.pushdown import check_total_size
 from mini_vllm.structured_output.regex_automaton import TooLarge
 from mini_vllm.structured_output.request import get_structured_output_key
+from mini_vllm.structured_output.structural_tag import NeedsXgrammar
 from mini_vllm.structured_output.token_index import TokenTable
 from mini_vllm.structured_output.xgrammar import XgrammarBackend, check_supported, import_xgrammar
 
@@ -32,13 +33,17 @@ def check_constraint(config: StructuredOutputsConfig, params: StructuredOutputsP
 
 @lru_cache(maxsize=256)
 def _check(config: StructuredOutputsConfig, key: StructuredOutputKey) -> None:
+    close_objects = config.disable_additional_properties
     if config.backend == "xgrammar":
         import_xgrammar()
-        check_supported(*key, close_objects=config.disable_additional_properties)
+        check_supported(*key, close_objects=close_objects)
     else:
-        rules = read_constraint(*key, close_objects=config.disable_additional_properties)
         try:
-            check_total_size(rules)
+            check_total_size(read_constraint(*key, close_objects=close_objects))
+        except NeedsXgrammar:
+            if "xgrammar" not in backends_for(config, key[0]):
+                raise
+            check_supported(*key, close_objects=close_objects)
         except TooLarge as error:
             raise ValueError(f"{key[0].value} {error}") from None
 
@@ -46,12 +51,13 @@ def _check(config: StructuredOutputsConfig, key: StructuredOutputKey) -> None:
 def backends_for(config: StructuredOutputsConfig, kind: StructuredOutputOptions) -> list[str]:
     """The backends to try, in order: the configured one, or with "auto" those that may serve.
 
-    Ours reads every constraint strictly, so it comes first. It cannot follow left recursion; a
-    grammar with such rules is given to xgrammar, if that is installed.
+    Ours reads every constraint strictly, so it comes first. It cannot follow left recursion, nor
+    structural tags of single tokens; such constraints are given to xgrammar, if it is installed.
     """
     if config.backend != "auto":
         return [config.backend]
-    if kind is StructuredOutputOptions.GRAMMAR and importlib.util.find_spec("xgrammar"):
+    kinds = (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG)
+    if kind in kinds and importlib.util.find_spec("xgrammar"):
         return ["native", "xgrammar"]
     return ["native"]
 

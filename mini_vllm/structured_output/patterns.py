@@ -133,6 +133,20 @@ def union(*choices: Pattern | str) -> Union:
     return Union(tuple(text(choice) if isinstance(choice, str) else choice for choice in choices))
 
 
+def renamed(pattern: Pattern, prefix: str) -> Pattern:
+    """The same pattern, whose calls are of rules with `prefix` before their names."""
+    match pattern:
+        case Call(rule):
+            return Call(prefix + rule)
+        case Concat(parts):
+            return Concat(tuple(renamed(part, prefix) for part in parts))
+        case Union(choices):
+            return Union(tuple(renamed(choice, prefix) for choice in choices))
+        case Repeat(part, low, high):
+            return Repeat(renamed(part, prefix), low, high)
+    return pattern
+
+
 def optional(part: Pattern) -> Repeat:
     return Repeat(part, 0, 1)
 

@@ -83,5 +83,9 @@ def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutp
         return StructuredOutputOptions.REGEX, params.regex
     if params.choice is not None:
         return StructuredOutputOptions.CHOICE, json.dumps(params.choice)
-    assert params.grammar is not None, "__post_init__ lets exactly one through"
-    return StructuredOutputOptions.GRAMMAR, params.grammar
+    if params.grammar is not None:
+        return StructuredOutputOptions.GRAMMAR, params.grammar
+    tag = params.structural_tag
+    assert tag is not None, "__post_init__ lets exactly one through"
+    spec = tag if isinstance(tag, str) else json.dumps(tag)
+    return StructuredOutputOptions.STRUCTURAL_TAG, spec

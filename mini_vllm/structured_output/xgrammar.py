@@ -25,6 +25,11 @@ from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.native import read_constraint
 from mini_vllm.structured_output.references import PLAIN_REFERENCE, hoisted
 from mini_vllm.structured_output.schema_algebra import TYPES
+from mini_vllm.structured_output.structural_tag import (
+    TOO_DEEP,
+    for_xgrammar,
+    read_structural_tag,
+)
 from mini_vllm.structured_output.token_index import TokenTable
 
 MAX_CACHE_BYTES = 256 * 2**20
@@ -151,6 +156,9 @@ class XgrammarBackend(StructuredOutputBackend):
             return self.compiler.compile_regex(spec)
         if kind is StructuredOutputOptions.GRAMMAR:
             return self.compiler.compile_grammar(as_ebnf(spec))
+        if kind is StructuredOutputOptions.STRUCTURAL_TAG:
+            form = for_xgrammar(read_structural_tag(spec), lambda kind, part: None)
+            return self.compiler.compile_structural_tag({"type": kind.value, "format": form})
         if kind is StructuredOutputOptions.CHOICE:
             choices = " | ".join(_quoted(choice) for choice in json.loads(spec))
             return self.compiler.compile_grammar(f"root ::= {choices}")
@@ -177,12 +185,29 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
     """
     if kind is StructuredOutputOptions.GRAMMAR:
         as_ebnf(spec)
+    elif kind is StructuredOutputOptions.STRUCTURAL_TAG:
+        _check_structural_tag(spec, close_objects)
     else:
         read_constraint(kind, spec, close_objects=close_objects)
     if kind is StructuredOutputOptions.REGEX:
         _check_regex(spec)
     if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
         _check_schema(hoisted(json.loads(spec)), "#", close_objects)
+
+
+def _check_structural_tag(spec: str, close_objects: bool) -> None:
+    """The schemas and expressions inside, each as if it stood alone."""
+
+    def check(kind: str, part: Any) -> None:
+        if kind == "regex":
+            check_supported(StructuredOutputOptions.REGEX, str(part), close_objects)
+        else:
+            check_supported(StructuredOutputOptions.JSON, json.dumps(part), close_objects)
+
+    try:
+        for_xgrammar(read_structural_tag(spec), check)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
 
 
 def _check_regex(pattern: str) -> None:

@@ -82,6 +82,28 @@ def test_null_is_what_is_not_given(server: Server) -> None:
     assert choice["logprobs"] is None
 
 
+SEVEN = {"begin": "<a>", "schema": {"const": 7}, "end": "</a>"}
+TAGS: list[dict[str, Any]] = [
+    {"type": "structural_tag", "structures": [SEVEN], "triggers": ["<a>"]},
+    {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "end": "</a>",
+     "content": {"type": "json_schema", "json_schema": {"const": 7}}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_a_structural_tag_is_followed(server: Server, path: str, tag: dict[str, Any]) -> None:
+    """Behind a trigger nothing but the tag's own text may stand; a tag alone is all of the text."""
+    prompt: dict[str, Any] = {"messages": HELLO} if "chat" in path else {"prompt": "Once"}
+    form = {"response_format": tag}, {"structured_outputs": {"structural_tag": tag}}
+    for change in form:
+        answer = server.post(f"/v1/{path}", **prompt, **change, max_tokens=20, temperature=0)
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        assert ("<a>" not in text) if "triggers" in tag else (text == "<a>7</a>"), text
+
+
 FORM: dict[str, Any] = {"type": "json_schema", "name": "x", "schema": {"const": 7}}
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from mini_vllm.config import StructuredOutputsConfig
+from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.tool_parser import tool_schema
 from mini_vllm.sampling_params import StructuredOutputsParams
@@ -48,7 +49,7 @@ def request(given: dict[str, Any]) -> dict[str, Any]:
     try:
         chat.check_fields(1000)
         params = chat.sampling_params({}, 16, None).structured_outputs
-    except ValueError as error:
+    except (APIError, ValueError) as error:
         return {"refused": str(error)}
     if params is None:
         return {}
