@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mini_vllm.inputs import PromptType, TextPrompt, TokensPrompt
     from mini_vllm.outputs import CompletionOutput, RequestOutput
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "LLM",
     "SamplingParams",

@@ -22,9 +22,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import MultiModalConfig
 from mini_vllm.errors import show
@@ -32,8 +30,10 @@ from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.model.vision_config import VisionArgs
 from mini_vllm.multimodal.hasher import hash_image
 from mini_vllm.multimodal.media import MediaURL
-from mini_vllm.multimodal.pictures import as_rgb, upright
 from mini_vllm.param_checks import check_context
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 PLACEHOLDER = "<|image_pad|>"
 """How a caller writes a picture's place."""
@@ -213,6 +213,8 @@ class MultiModalProcessor:
 
     def _load(self, index: int, image: Any) -> Image.Image:
         """A picture that was sent to us lies on white; one of the caller's own stays as it is."""
+        from mini_vllm.multimodal.pictures import as_rgb, upright
+
         was_sent = isinstance(image, MediaURL)
         if was_sent:
             image = image.load(index, self.config.allowed_media_domains)
@@ -273,6 +275,8 @@ def check_image(index: int, image: Any) -> Image.Image:
     Raises:
         ValueError: if it is no picture, cannot be decoded, is too large, or has an extreme shape.
     """
+    from mini_vllm.multimodal.pictures import Image
+
     if not isinstance(image, Image.Image):
         raise ValueError(
             f"image {index} is {show(image)}; pass a PIL image, or a list of them; "

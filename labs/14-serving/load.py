@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
-import orjson
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 RAMP_UPS = ("linear", "exponential")
@@ -146,7 +146,7 @@ class StreamReader:
         if payload.strip() == b"[DONE]":
             self.done = True
             return
-        body = orjson.loads(payload)
+        body = msgspec.json.decode(payload)
         if error := body.get("error"):
             is_object = isinstance(error, dict)
             self.result.error = str(error.get("message", error) if is_object else error)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.entrypoints.load import RequestResult
+from mini_vllm.extras import from_extra
 
 COLORS = ("#636efa", "#109618", "#ff7f0e", "#d62728")
 """Of the time to first token, and of gaps below, between and above the two thresholds."""
@@ -19,18 +20,19 @@ ROW, WIDTH, LABELS = 14, 1200, 60
 """Of the timeline, in pixels: a request's row, the drawing, and what stands left of it."""
 
 
-def _pyplot() -> Any:
-    import matplotlib
+def pyplot() -> Any:
+    """Matplotlib's module for drawing; it draws into files. Raises ValueError if it is missing."""
+    with from_extra("bench", "a plot"):
+        import matplotlib
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
     return plt
 
 
 def plot_latencies(results: Sequence[RequestResult], file: Path) -> None:
     """TTFT over the time of sending, and the distribution of inter-token latencies."""
-    plt = _pyplot()
+    plt = pyplot()
     good = [result for result in results if result.success]
     begin = min((result.start_time for result in good), default=0.0)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
@@ -48,7 +50,7 @@ def plot_dataset(results: Sequence[RequestResult], file: Path) -> None:
 
     Source: vllm/benchmarks/plot.py#L227-L316 (generate_dataset_stats_plot) @ v0.22.1
     """
-    plt = _pyplot()
+    plt = pyplot()
     prompts = [result.prompt_len for result in results]
     outputs = [result.output_tokens for result in results]
     totals = [result.prompt_len + result.output_tokens for result in results]

@@ -29,6 +29,7 @@ from mini_vllm.entrypoints.bench_plots import (
     PLOT_FORMATS,
     plot_dataset,
     plot_latencies,
+    pyplot,
     write_timeline,
 )
 from mini_vllm.entrypoints.bench_requests import (
@@ -51,6 +52,7 @@ from mini_vllm.entrypoints.load import (
     send,
     summarize,
 )
+from mini_vllm.extras import from_extra
 
 ENDPOINTS = {
     "openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions",
@@ -233,7 +235,16 @@ class _Refused(argparse.Action):
 
 
 def run_bench_serve(args: argparse.Namespace) -> int:
-    """0 if every request succeeded. What is wrong with an option is found out before the load."""
+    """0 if every request succeeded. What is wrong with an option is found out before the load.
+
+    Raises:
+        ValueError: for such an option, a server that does not answer, or a missing package.
+    """
+    with from_extra("serve", "bench serve"):
+        import aiohttp  # noqa: F401
+        import prometheus_client  # noqa: F401
+    if args.plot is not None or args.plot_dataset_stats:
+        pyplot()
     shown = bench_words.metrics(args.percentile_metrics)
     thresholds = bench_words.thresholds(args.timeline_itl_thresholds)
     percentiles = bench_words.percentiles(args.metric_percentiles)

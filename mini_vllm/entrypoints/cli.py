@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm import __version__
 from mini_vllm.config.engine import read_object
 from mini_vllm.config.options import (
     add_engine_options,
@@ -90,9 +91,12 @@ def _one_word(argv: list[str]) -> list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    script = Path(sys.argv[0]).name
     parser = argparse.ArgumentParser(
-        prog="python -m mini_vllm", description="A small, real LLM inference engine."
+        prog=script if script == "mini-vllm" else "python -m mini_vllm",
+        description="A small, real LLM inference engine.",
     )
+    parser.add_argument("-v", "--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add_command(run: Callable[..., int], about: str, samples: bool = False) -> Any:
@@ -172,7 +176,7 @@ def _open_images(paths: Sequence[Path]) -> list[Any]:
     """Raises ValueError or OSError for what cannot be opened."""
     if not paths:
         return []
-    from PIL import Image
+    from mini_vllm.multimodal.pictures import Image
 
     return [Image.open(path) for path in paths]
 

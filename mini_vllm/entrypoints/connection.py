@@ -11,10 +11,12 @@ import re
 from http import HTTPStatus
 from typing import Any
 
-import orjson
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
 from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.extras import from_extra
+
+with from_extra("serve", "the HTTP server"):
+    import orjson
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 60.0
 """How long the head of a request may take, from its first byte, or from a connection's begin."""

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.core.kv_cache_manager import cdiv
@@ -36,6 +37,9 @@ QUESTIONS = (
 )
 SPARE_BLOCKS = 4
 """Blocks beyond those that the prompts fill: far too few for the answers."""
+
+COURSE = Path(__file__).parents[2] / "phases"
+"""It lies beside the engine in a checkout; `pip` installs the engine alone."""
 
 WAITING, PROMPT, DECODE, PREEMPTED = "·", "▒", "█", "×"
 
@@ -83,7 +87,8 @@ def run(model: str, options: Mapping[str, Any]) -> int:
     print()
     _print_answers(outputs)
     print(llm.engine.stats.report())
-    print(f"\n{seconds:.2f} s in all. Next: make lab-00")
+    after = "make lab-00" if COURSE.is_dir() else f"mini-vllm chat --model {model}"
+    print(f"\n{seconds:.2f} s in all. Next: {after}")
     return 0
 
 

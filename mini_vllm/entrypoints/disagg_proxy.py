@@ -29,15 +29,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
-
+from mini_vllm.extras import from_extra
 from mini_vllm.kv_transfer.events import event_from_wire
 from mini_vllm.kv_transfer.routing import ContentIndex, choose_worker
 from mini_vllm.policies import load_fleet_policy
 from mini_vllm.policies.fleet import FleetPolicy, Job, Prices, View
+
+with from_extra("serve", "the proxy"):
+    import aiohttp
+    import uvicorn
+    from fastapi import FastAPI, Request
+    from fastapi.responses import JSONResponse, Response, StreamingResponse
+    from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -392,7 +395,9 @@ def make_policy(name: str | None, prices: Path | None) -> FleetPolicy | None:
     if name is None:
         return None
     if prices is None:
-        raise ValueError("--policy needs --prices FILE; `python -m labkit arena prices` writes one")
+        raise ValueError(
+            "--policy needs --prices FILE; `python -m labkit arena prices` of the course writes one"
+        )
     try:
         known = Prices(**json.loads(prices.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
@@ -433,8 +438,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         policy = make_policy(args.policy, args.prices)
     except ValueError as error:
         parser.error(str(error))
-    import uvicorn
-
     router = Router(
         args.prefill, args.decode, args.block_size, args.local_tokens,
         policy=policy, promise=tuple(args.promise), kv_tokens=args.kv_tokens,

@@ -26,10 +26,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from mini_vllm.entrypoints.connection import PromptConnection
 from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
+from mini_vllm.extras import from_extra
+
+with from_extra("serve", "the HTTP server"):
+    import uvicorn
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.options import json_value, whole_number
-from mini_vllm.entrypoints.openai.tool_parser import PARSERS
 from mini_vllm.lora.request import parse_lora_modules
 
 if TYPE_CHECKING:
     from mini_vllm.entrypoints.openai.state import ServerState
+
+
+TOOL_CALL_PARSERS = ("hermes",)
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--trust-request-chat-template", action="store_true")
     add("--response-role", default="assistant")
     add("--enable-auto-tool-choice", action="store_true", help="let the model decide on tool calls")
-    add("--tool-call-parser", choices=PARSERS)
+    add("--tool-call-parser", choices=TOOL_CALL_PARSERS)
     add("--exclude-tools-when-tool-choice-none", action="store_true",
         help="then the prompt does not name them either")  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):

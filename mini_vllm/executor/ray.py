@@ -35,6 +35,7 @@ from mini_vllm.errors import EngineDeadError
 from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.ray_worker import RayWorker
+from mini_vllm.extras import from_extra
 
 ROOT = Path(__file__).parents[2]
 PLACEMENT_SECONDS = 60
@@ -251,13 +252,9 @@ def _failures(ray: Any, refs: Sequence[Any]) -> dict[int, BaseException]:
 
 def import_ray() -> Any:
     """Raises ValueError, with what to install, if there is no Ray."""
-    try:
+    purpose = "distributed_executor_backend='ray'"
+    with from_extra("distributed", purpose, "use 'mp' on one machine"):
         import ray
-    except ImportError as error:
-        raise ValueError(
-            "distributed_executor_backend is 'ray', which is not installed; pip install "
-            "'mini-vllm[distributed]', or use 'mp' on one machine"
-        ) from error
     return ray
 
 

@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+import zmq
+
 from mini_vllm.config import KVEventsConfig
 from mini_vllm.kv_transfer.events import KVEvent
-from mini_vllm.kv_transfer.wire import load
 
 END_SEQ = (-1).to_bytes(8, "big", signed=True)
 """Ends an answer to somebody who has missed batches."""
@@ -36,11 +38,10 @@ class ZmqEventPublisher:
 
     def __init__(self, config: KVEventsConfig, rank: int = 0) -> None:
         self.config, self.rank = config, rank
-        self._zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
         self._batches: queue.Queue[list[Any] | None] = queue.Queue(config.max_queue_size)
         self._sent: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
-        self._context = self._zmq.Context()
-        self._publish = self._context.socket(self._zmq.PUB)
+        self._context = zmq.Context()
+        self._publish = self._context.socket(zmq.PUB)
         self._publish.set_hwm(config.hwm)
         self._replay = None
         endpoint = endpoint_of(config.endpoint, rank)
@@ -49,9 +50,9 @@ class ZmqEventPublisher:
             binds = any(sign in endpoint for sign in ("*", "::", "ipc://", "inproc://"))
             (self._publish.bind if binds else self._publish.connect)(endpoint)
             if replay_endpoint is not None:
-                self._replay = self._context.socket(self._zmq.ROUTER)
+                self._replay = self._context.socket(zmq.ROUTER)
                 self._replay.bind(replay_endpoint)
-        except self._zmq.ZMQError as error:
+        except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise ValueError(
                 f"endpoint is {endpoint!r} and replay_endpoint {replay_endpoint!r}; "
@@ -76,7 +77,7 @@ class ZmqEventPublisher:
                 continue
             if batch is None:
                 return
-            content = self._msgpack.encode(batch)
+            content = msgspec.msgpack.encode(batch)
             self._publish.send_multipart((self.config.topic.encode(), _number(number), content))
             self._sent.append((number, content))
             number += 1

@@ -7,11 +7,11 @@ are believed no more than a disk. How much is kept, and what goes first, the ser
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from mini_vllm.extras import from_extra
 from mini_vllm.kv_transfer.store import pack_entry, unpack_entry
 
 SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
@@ -19,16 +19,6 @@ ANSWER_SECONDS = 1.0
 """Longer no step waits for an answer; what is not there by then is computed."""
 PAUSE_SECONDS = 5.0
 """After a failure nobody is asked for so long: a step must not wait again and again."""
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("redis")
-    except ImportError:
-        raise ValueError(
-            "redis is not installed, and shared_storage_path names a server; "
-            "pip install 'mini-vllm[redis]', or give a folder"
-        ) from None
 
 
 def is_address(path: str) -> bool:
@@ -64,7 +54,8 @@ class RedisStore:
     """
 
     def __init__(self, address: str, namespace: bytes) -> None:
-        redis = _library()
+        with from_extra("redis", "a server as shared_storage_path", "give a folder"):
+            import redis
         self.namespace = namespace
         self.prefix = f"miniKV:{namespace.hex()[:16]}:".encode()
         self.errors: type[Exception] = redis.RedisError

@@ -7,19 +7,20 @@
                 ◄── [answer | payload]       the blocks' bytes, one after the other
     [DONE | request, lease] ──────────────►  lets go of its blocks
 
-ZeroMQ frames the messages, connects, and tries again; msgpack writes the first frame. Both come
-with the extra ``serve``.
+ZeroMQ frames the messages, connects, and tries again; msgpack writes the first frame.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
+import zmq
 
 POLL_MS = 50
 """How often the server looks whether it is to end."""
@@ -42,21 +43,6 @@ class Question:
     block_ids: list[int]
 
 
-def load(name: str) -> Any:
-    """Import a library of the extra "serve".
-
-    Raises:
-        ValueError: if it is not installed, with the command that installs it.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ValueError(
-            f"{name} is not installed, and engines speak to each other by it; "
-            "pip install 'mini-vllm[serve]'"
-        ) from None
-
-
 class BlockServer:
     """Answers questions, in a thread of its own.
 
@@ -69,7 +55,6 @@ class BlockServer:
     """
 
     def __init__(self, host: str, port: int, serve: Callable[[Question], bytes | None]) -> None:
-        zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
         self._serve = serve
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -102,7 +87,7 @@ class BlockServer:
     def _answer(self, frames: Sequence[bytes]) -> list[bytes] | None:
         """Both frames of an answer; None if the question wants none. Nonsense gets an error."""
         try:
-            fields = self._msgpack.decode(frames[0])
+            fields = msgspec.msgpack.decode(frames[0])
             question = Question(**fields)
             payload = self._serve(question)
             if payload is None:
@@ -110,7 +95,7 @@ class BlockServer:
             head: dict[str, Any] = {"error": None, "checksum": zlib.crc32(payload)}
         except Exception as error:
             payload, head = b"", {"error": str(error) or type(error).__name__, "checksum": 0}
-        return [self._msgpack.encode(head), payload]
+        return [msgspec.msgpack.encode(head), payload]
 
     def close(self) -> None:
         self._ended.set()
@@ -122,8 +107,7 @@ class BlockClient:
     """Asks, and tells. May be called from several threads."""
 
     def __init__(self) -> None:
-        self._zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
-        self._context = self._zmq.Context()
+        self._context = zmq.Context()
 
     def read(self, host: str, port: int, question: Question, timeout: float) -> bytes:
         """The bytes of blocks. Waits for them.
@@ -132,14 +116,14 @@ class BlockClient:
             ValueError: if they cannot be had: no answer within ``timeout`` seconds, a refusal, or
                 bytes that were damaged on their way.
         """
-        with self._context.socket(self._zmq.DEALER) as socket:
+        with self._context.socket(zmq.DEALER) as socket:
             socket.linger = 0
             socket.connect(f"tcp://{host}:{port}")
-            socket.send(self._msgpack.encode(asdict(question)))
+            socket.send(msgspec.msgpack.encode(asdict(question)))
             if not socket.poll(max(int(timeout * 1000), 0)):
                 raise ValueError(f"{host}:{port} has not answered within {timeout:.1f} s")
             head, payload = socket.recv_multipart()
-        answer = self._msgpack.decode(head)
+        answer = msgspec.msgpack.decode(head)
         if answer["error"] is not None:
             raise ValueError(f"{host}:{port} refuses: {answer['error']}")
         if zlib.crc32(payload) != answer["checksum"]:
@@ -152,12 +136,12 @@ class BlockClient:
         Whoever cannot be reached within ``LINGER_MS``, or at no such address, never hears it.
         """
         with (
-            contextlib.suppress(self._zmq.ZMQError),
-            self._context.socket(self._zmq.DEALER) as socket,
+            contextlib.suppress(zmq.ZMQError),
+            self._context.socket(zmq.DEALER) as socket,
         ):
             socket.linger = LINGER_MS
             socket.connect(f"tcp://{host}:{port}")
-            socket.send(self._msgpack.encode(asdict(question)), self._zmq.NOBLOCK)
+            socket.send(msgspec.msgpack.encode(asdict(question)), zmq.NOBLOCK)
 
     def close(self) -> None:
         self._context.destroy(linger=0)

@@ -15,12 +15,13 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from PIL import Image
-
 from mini_vllm.errors import show
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MAX_BYTES = 32 * 2**20
 """Of one encoded picture."""
@@ -51,6 +52,8 @@ class MediaURL:
             data = _decode(index, self.url)
         else:
             data = _fetch(index, self.url, allowed_domains)
+        from mini_vllm.multimodal.pictures import Image
+
         try:
             return Image.open(io.BytesIO(data))
         except Exception as error:  # a decoder may raise anything

@@ -11,7 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image
+
+from mini_vllm.extras import from_extra
+
+with from_extra(
+    "vision", "a picture in a prompt"
+):  # so others import this module where they use it
+    from PIL import ExifTags, Image
 
 TURN = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

@@ -23,6 +23,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mini_vllm.extras import install_command
 from mini_vllm.structured_output.ebnf import parse_grammar
 from mini_vllm.structured_output.json_schema import compile_schema
 from mini_vllm.structured_output.lark import as_ebnf
@@ -381,6 +382,6 @@ def _strings(form: Any, name: str, place: str, default: Any = _MISSING) -> list[
 
 def _needs_library(place: str, what: str) -> NeedsXgrammar:
     return NeedsXgrammar(
-        f"{place}: {what} is followed by xgrammar only; run: pip install 'mini-vllm[structured]', "
+        f"{place}: {what} is followed by xgrammar only; run: {install_command('structured')}, "
         "and leave structured_outputs_config's backend at 'auto', or set it to 'xgrammar'"
     )

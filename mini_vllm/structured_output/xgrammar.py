@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.extras import from_extra
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputGrammar,
@@ -46,13 +47,9 @@ def import_xgrammar() -> Any:
     Raises:
         ValueError: if it is not installed; names the command.
     """
-    try:
+    purpose = "backend='xgrammar' of structured_outputs_config"
+    with from_extra("structured", purpose, "use backend='native'"):
         import xgrammar
-    except ImportError:
-        raise ValueError(
-            "structured_outputs_config has backend 'xgrammar', which is not installed; "
-            "run: pip install 'mini-vllm[structured]', or use backend='native'"
-        ) from None
     return xgrammar
 
 

@@ -24,7 +24,6 @@ from typing import Any
 from mini_vllm.structured_output.references import moved
 
 START, END = "<tool_call>", "</tool_call>"
-PARSERS = ("hermes",)
 
 
 @dataclass
