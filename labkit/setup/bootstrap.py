@@ -28,6 +28,7 @@ from labkit.setup.requirements import (
     DEFAULT_GROUPS,
     NEWEST,
     OLDEST,
+    PYTHONS,
     SetupError,
     installed,
     missing,
@@ -47,7 +48,7 @@ def require_python(argv: Sequence[str]) -> None:
         if found is not None and found.supported:
             replace_process(found.path, argv)
     raise SetupError(
-        f"needs Python 3.11, 3.12 or 3.13; this is {platform.python_version()} ({sys.executable})",
+        f"needs {PYTHONS}; this is {platform.python_version()} ({sys.executable})",
         "install one of them, then run `make setup PYTHON=/path/to/python3.12`",
     )
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from labkit.course.root import ROOT, upstream_root
 from labkit.setup.pythons import Interpreter, probe
-from labkit.setup.requirements import DEFAULT_GROUPS, installed, missing, requirements
+from labkit.setup.requirements import DEFAULT_GROUPS, PYTHONS, installed, missing, requirements
 from labkit.setup.venv import Venv
 
 GIB = 2**30
@@ -91,6 +91,7 @@ def examine() -> Iterator[Finding]:
     yield from (disk(), writable(), cores(), memory())
     yield from (program("git", "for `make update` and your history"), program("make", NO_MAKE))
     yield compiler(gpu is not None)
+    yield kernels(facts["kernels"])
     yield model(MODEL)
     yield upstream()
 
@@ -112,7 +113,7 @@ def find_interpreter() -> Interpreter:
 
 def python(found: Interpreter) -> Finding:
     if not found.supported:
-        return Finding("FAIL", "Python", str(found), "install Python 3.11, 3.12 or 3.13")
+        return Finding("FAIL", "Python", str(found), f"install {PYTHONS}")
     return Finding("ok", "Python", str(found))
 
 
@@ -151,7 +152,7 @@ def ask(interpreter: str) -> dict[str, dict[str, Any]]:
         error = "no answer within 180 s"
     except (OSError, ValueError, IndexError):
         error = "the interpreter ended without an answer"
-    return {name: {"error": error} for name in ("torch", "triton", "transformers")}
+    return {name: {"error": error} for name in ("torch", "triton", "transformers", "kernels")}
 
 
 def torch(facts: Mapping[str, Any], gpu: str | None) -> Finding:
@@ -247,13 +248,25 @@ def program(name: str, use: str) -> Finding:
 
 
 def compiler(has_gpu: bool) -> Finding:
-    """Triton compiles a small launcher on a GPU machine; nothing else needs a compiler."""
+    """Triton compiles a small launcher on a GPU machine."""
     path = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if path:
         return Finding("ok", "C compiler", path)
     if has_gpu:
         return Finding("warn", "C compiler", "not found", "install gcc: Triton needs it on a GPU")
     return Finding("ok", "C compiler", "not found, and not needed without a GPU")
+
+
+def kernels(facts: Mapping[str, Any]) -> Finding:
+    """The engine's kernels in C++, which it builds for this processor the first time it runs."""
+    if "error" in facts:
+        return Finding("warn", "C++ kernels", facts["error"], "make setup")
+    if facts["built"]:
+        return Finding("ok", "C++ kernels", f"built, in {facts['folder']}")
+    if "without" not in facts:
+        return Finding("ok", "C++ kernels", f"switched off: {facts['why']}")
+    fix = "install g++ (on a Mac: `xcode-select --install`), then run `make doctor` again"
+    return Finding("warn", "C++ kernels", f"{facts['without']}: {facts['why']}", fix)
 
 
 # ---------------------------------------------------------------- the repository

@@ -53,6 +53,19 @@ def transformers_facts() -> dict[str, Any]:
     return {"version": transformers.__version__, "qwen3": Qwen3Config.__name__}
 
 
+def kernels_facts() -> dict[str, Any]:
+    """Whether the engine's C++ kernels are built here, which may take half a minute."""
+    from mini_vllm.kernels import native
+
+    if native.is_switched_off():
+        return {"built": False, "why": "MINI_VLLM_NATIVE is 0"}
+    try:
+        native.load()
+    except (OSError, RuntimeError) as error:
+        return {"built": False, "without": native.WITHOUT, "why": str(error)}
+    return {"built": True, "folder": str(native.cache_folder())}
+
+
 def ask(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The facts, or the error in one line: a broken install must not hide the other answers."""
     try:
@@ -62,5 +75,10 @@ def ask(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    questions = {"torch": torch_facts, "triton": triton_facts, "transformers": transformers_facts}
+    questions = {
+        "torch": torch_facts,
+        "triton": triton_facts,
+        "transformers": transformers_facts,
+        "kernels": kernels_facts,
+    }
     print(json.dumps({name: ask(question) for name, question in questions.items()}))

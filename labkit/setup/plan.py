@@ -25,7 +25,13 @@ from pathlib import Path
 
 from labkit.course.root import ROOT
 from labkit.setup.pythons import Interpreter, other_pythons, probe
-from labkit.setup.requirements import Requirement, SetupError, missing, requirements
+from labkit.setup.requirements import (
+    PYTHONS,
+    Requirement,
+    SetupError,
+    missing,
+    requirements,
+)
 from labkit.setup.venv import TORCH, TORCH_CPU_INDEX, Step, Venv, do
 
 
@@ -87,9 +93,7 @@ def look(groups: Sequence[str], override: str | None = None) -> Machine:
     if override:
         chosen = probe(shutil.which(override) or override, names)
         if chosen is None:
-            raise SetupError(
-                f"PYTHON={override} does not run", "give the path of a Python 3.11, 3.12 or 3.13"
-            )
+            raise SetupError(f"PYTHON={override} does not run", f"give the path of one, {PYTHONS}")
         if Path(chosen.path) == venv.python:
             chosen = None
     state, found = venv_state(venv, groups, names)
@@ -157,7 +161,7 @@ def choose_base(machine: Machine) -> Interpreter:
     if not supported:
         seen = ", ".join(str(c) for c in candidates) or "none"
         raise SetupError(
-            f"needs Python 3.11, 3.12 or 3.13; found: {seen}",
+            f"needs {PYTHONS}; found: {seen}",
             "install one of them, then run `make setup PYTHON=/path/to/python3.12`",
         )
     base = next((c for c in supported if c.has_venv), None)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from labkit.setup.requirements import NEWEST, OLDEST
 
+MINORS = range(NEWEST[1], OLDEST[1] - 1, -1)
+
 
 @dataclass(frozen=True)
 class Interpreter:
@@ -59,12 +61,12 @@ def probe(path: str, names: Sequence[str] = ()) -> Interpreter | None:
 
 def other_pythons() -> Iterator[str]:
     """Paths where a supported Python may be, most likely first."""
-    for name in ("python3", "python", "python3.13", "python3.12", "python3.11"):
+    for name in ("python3", "python", *(f"python3.{minor}" for minor in MINORS)):
         path = shutil.which(name)
         if path:
             yield path
     for folder in (Path("/opt/homebrew/bin"), Path("/usr/local/bin"), Path("/usr/bin")):
-        yield from (str(folder / f"python3.{minor}") for minor in (13, 12, 11))
-    for minor in (13, 12, 11):
+        yield from (str(folder / f"python3.{minor}") for minor in MINORS)
+    for minor in MINORS:
         versions = Path.home() / ".pyenv" / "versions"
         yield from map(str, sorted(versions.glob(f"3.{minor}.*/bin/python3")))

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from labkit.course.root import ROOT
 
-OLDEST, NEWEST = (3, 11), (3, 13)
+OLDEST, NEWEST = (3, 11), (3, 14)
+"""Pythons that set-up takes: those that `venv.TORCH` has a build for."""
+PYTHONS = "Python 3.11 to 3.14"
 DEFAULT_GROUPS = ("engine", "course", "dev", "serve", "structured", "vision")
 
 

@@ -2,8 +2,8 @@
 
 Built with the machine's own C++ compiler ($CXX, or the first of `COMPILERS`) into the user's cache
 folder, where every later program finds it. Without a compiler, or with MINI_VLLM_NATIVE=0,
-everything runs as before, through PyTorch's operations: the functions here then answer that they
-cannot help (`can_run`), and nobody needs to know.
+everything runs through PyTorch's operations, more slowly: the functions here then answer that they
+cannot help (`can_run`). Why they cannot stands in the log and in `make doctor`.
 
 The library has a plain C interface and knows nothing of PyTorch: it gets addresses and sizes.
 """
@@ -37,6 +37,7 @@ FLAGS = (
     "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
 )  # fmt: skip
 BUILD_SECONDS = 120
+WITHOUT = "steps go through PyTorch's operations, which take several times as long"
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 LANES = 16
 """Features of a head that attention takes at a time; a head has a multiple of it."""
@@ -71,16 +72,33 @@ def can_read(dtype: torch.dtype, device_type: str) -> bool:
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The built functions; None where they cannot be had. Asked once a process."""
-    if os.environ.get("MINI_VLLM_NATIVE", "1") == "0":
-        return None
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
-    if compiler is None or platform.system() == "Windows":
+    if is_switched_off():
         return None
     try:
-        return ctypes.CDLL(str(build(compiler, cache_folder())))
+        return load()
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        logger.warning("cpu.cpp could not be built, so PyTorch's operations are used: %s", error)
+        logger.warning("the C++ kernels are not used, and %s: %s", WITHOUT, error)
         return None
+
+
+def is_switched_off() -> bool:
+    return os.environ.get("MINI_VLLM_NATIVE", "1") == "0"
+
+
+def load() -> ctypes.CDLL:
+    """The built functions.
+
+    Raises OSError, RuntimeError or SubprocessError where they cannot be had, and says why.
+    """
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
+    if platform.system() == "Windows":
+        raise OSError("they are not built on Windows; use WSL, or the dev container")
+    if compiler is None:
+        raise OSError(f"there is no C++ compiler ({', '.join(COMPILERS)}, or $CXX); install g++")
+    try:
+        return ctypes.CDLL(str(build(compiler, cache_folder())))
+    except (OSError, subprocess.SubprocessError) as error:
+        raise OSError(f"{compiler} cannot build {SOURCE.name}: {error}") from error
 
 
 def multiplies_bf16() -> bool:

@@ -318,8 +318,13 @@ ASK = "from mini_vllm.kernels import native; print(native.library())"
 @ALONE
 @pytest.mark.parametrize(
     "changes",
-    [{"MINI_VLLM_NATIVE": "0"}, {"CXX": "/no/such/compiler"}, {"CXX": "false"}],
-    ids=["switched off", "no compiler", "a compiler that fails"],
+    [
+        {"MINI_VLLM_NATIVE": "0"},
+        {"CXX": "", "PATH": "/nowhere"},
+        {"CXX": "/no/such/compiler"},
+        {"CXX": "false"},
+    ],
+    ids=["switched off", "no compiler", "not where it should be", "a compiler that fails"],
 )
 def test_without_the_library_all_goes_on(changes: dict[str, str], tmp_path: Path) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)} | changes
@@ -328,7 +333,7 @@ def test_without_the_library_all_goes_on(changes: dict[str, str], tmp_path: Path
     )
     assert done.stdout.strip() == "None", done.stderr
     assert not list(tmp_path.rglob("*.so"))
-    warned = "PyTorch's operations are used" in done.stderr
+    warned = "the C++ kernels are not used" in done.stderr
     assert warned == ("CXX" in changes)
 
 

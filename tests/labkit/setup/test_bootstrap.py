@@ -9,6 +9,7 @@ import re
 import stat
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,8 +27,14 @@ from labkit.setup.plan import (
     venv_state,
     without_index,
 )
-from labkit.setup.pythons import Interpreter, probe
-from labkit.setup.requirements import DEFAULT_GROUPS, SetupError, parse_requirement, requirements
+from labkit.setup.pythons import MINORS, Interpreter, probe
+from labkit.setup.requirements import (
+    DEFAULT_GROUPS,
+    PYTHONS,
+    SetupError,
+    parse_requirement,
+    requirements,
+)
 from labkit.setup.venv import (
     TORCH,
     TORCH_CPU_INDEX,
@@ -99,6 +106,15 @@ def test_a_form_that_is_not_understood_is_an_error(text: str) -> None:
 def test_the_pinned_torch_is_within_the_bounds_of_pyproject() -> None:
     torch = next(n for n in requirements(["engine"]) if n.name == "torch")
     assert torch.accepts(TORCH)
+
+
+def test_every_python_that_set_up_takes_is_named_and_looked_for() -> None:
+    """Ubuntu 26.04, Fedora and Homebrew give 3.14."""
+    assert Interpreter("/usr/bin/python3", (3, 14, 2)).supported
+    assert not Interpreter("/usr/bin/python3", (3, 15, 0)).supported
+    assert f"Python 3.{MINORS[-1]} to 3.{MINORS[0]}" == PYTHONS
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert [text.rpartition(".")[2] for text in classifiers] == [str(m) for m in MINORS[::-1]]
 
 
 # ---------------------------------------------------------------- the plan

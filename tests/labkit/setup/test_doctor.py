@@ -43,6 +43,14 @@ PYTHON = Interpreter("/x/python", (3, 12, 1))
         (doctor.triton({"version": "3.7.1", "interpreter": False}, "linux"), "FAIL", "wrongly"),
         (doctor.transformers(BROKEN), "FAIL", "No module"),
         (doctor.transformers({"version": "5.19.0"}), "ok", "5.19.0"),
+        (doctor.kernels(BROKEN), "warn", "No module"),
+        (doctor.kernels({"built": True, "folder": "/c"}), "ok", "built, in /c"),
+        (doctor.kernels({"built": False, "why": "X is 0"}), "ok", "switched off: X is 0"),
+        (
+            doctor.kernels({"built": False, "without": "it is slow", "why": "no compiler"}),
+            "warn",
+            "it is slow: no compiler",
+        ),
         (doctor.program("no-such-program", "for x"), "warn", "not found"),
         (doctor.model(doctor.ROOT / "nowhere"), "FAIL", "model.safetensors is missing"),
     ],
@@ -70,9 +78,9 @@ def test_no_compiler_matters_only_with_a_gpu(monkeypatch: pytest.MonkeyPatch) ->
     assert doctor.compiler(has_gpu=True).status == "warn"
 
 
-def test_an_interpreter_that_dies_is_three_findings_and_no_traceback() -> None:
+def test_an_interpreter_that_dies_is_four_findings_and_no_traceback() -> None:
     facts = doctor.ask("/nowhere/python")
-    assert set(facts) == {"torch", "triton", "transformers"}
+    assert set(facts) == {"torch", "triton", "transformers", "kernels"}
     assert all("without an answer" in fact["error"] for fact in facts.values())
 
 
@@ -96,6 +104,14 @@ def test_a_real_run_answers_as_json_and_finds_this_environment(tmp_path: Path) -
     command = [sys.executable, "-m", "labkit", "doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
-    for name in ("Python", "environment", "torch", "triton", "transformers", "test tools"):
+    for name in (
+        "Python",
+        "environment",
+        "torch",
+        "triton",
+        "transformers",
+        "C++ kernels",
+        "test tools",
+    ):
         assert findings[name]["status"] == "ok", findings[name]
     assert done.returncode == int(any(f["status"] == "FAIL" for f in findings.values()))
