@@ -33,6 +33,12 @@ PromptType = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping like :class:`TextPrompt` or :class:`TokensPrompt`."""
 
 
+def num_ids(prompt: PromptType) -> int:
+    """Token ids that a prompt brings; 0 for one that is text only."""
+    ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
+    return 0 if ids is None or isinstance(ids, str) else len(ids)
+
+
 def text_of(prompt: PromptType) -> str | None:
     """The text of a prompt that has one."""
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt

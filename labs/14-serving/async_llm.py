@@ -209,6 +209,8 @@ class AsyncLLM(EngineControls):
         self.input_processor.has_drafts = config.speculative is not None
         self.input_processor.use_processors(config.model.logits_processors)
         self.output_processor = OutputProcessor(tokenizer)
+        if (vocabulary := self.output_processor.vocabulary) is not None:
+            vocabulary.texts  # noqa: B018  (made here: later all requests would wait for it)
         self.stats = ServiceStats()
         self.log_line = LogLine()
         self.stats.recorders.append(self.log_line)

@@ -24,10 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mini_vllm.engine.vocabulary import vocabulary_of
 from mini_vllm.sampling_params import SamplingParams
 
 REPLACEMENT = "\ufffd"
 """What a decoder prints for bytes that are not, or not yet, a character."""
+REAL_REPLACEMENT = "\udffd"
+"""Stands in a window's text for a U+FFFD at its end that the tokens spell: a character like any
+other, and finished. It is half of a surrogate pair, which no decoder prints."""
 PROMPT_TOKENS = 6
 """How many prompt tokens the first window holds, so that the first space comes out right."""
 MAX_WINDOW = 24
@@ -138,8 +142,10 @@ class IncrementalDetokenizer:
         if self._window is None:
             return ""
         if self._window.overflows_with(token_ids):
-            return "".join(self._window.append([token_id]) for token_id in token_ids)
-        return self._window.append(token_ids)
+            text = "".join(self._window.append([token_id]) for token_id in token_ids)
+        else:
+            text = self._window.append(token_ids)
+        return text.replace(REAL_REPLACEMENT, REPLACEMENT)
 
     def _search_stop(self, new_text: str) -> str:
         """Pass on the text of one new token, up to a stop string or to what could begin one.
@@ -178,6 +184,7 @@ class TokenWindow:
     ) -> None:
         # The wrapper's decode costs about three times the backend's.
         self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        self._vocabulary = vocabulary_of(tokenizer)
         self._skip_special_tokens = skip_special_tokens
         self._tokens = list(prompt_token_ids[-PROMPT_TOKENS:])
         self._printed = len(self.decode(self._tokens).rstrip(REPLACEMENT))
@@ -227,11 +234,19 @@ class TokenWindow:
         self._chunk_start, self._chunk_end = 0, max(self._chunk_end - cut, 0)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The tokenizer's text of these tokens alone."""
+        """The tokenizer's text of these tokens alone.
+
+        A U+FFFD at its end says that a character is not finished. One that is written out in the
+        tokens' bytes is finished, and given as REAL_REPLACEMENT. A tokenizer that does not tell how
+        its tokens are spelled is taken for one whose texts have none.
+        """
         text: str = self._tokenizer.decode(
             list(token_ids), skip_special_tokens=self._skip_special_tokens
         )
-        return text
+        if not text.endswith(REPLACEMENT) or self._vocabulary is None:
+            return text
+        is_real = self._vocabulary.spell_replacement(token_ids)
+        return text[:-1] + REAL_REPLACEMENT if is_real else text
 
 
 def complete_text(

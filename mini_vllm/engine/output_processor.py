@@ -14,6 +14,7 @@ from typing import Any
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import GRAMMAR_END, EngineCoreOutput, LogprobsEntry
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
+from mini_vllm.engine.vocabulary import MOST_PARTS, vocabulary_of
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
 
@@ -59,6 +60,8 @@ class OutputProcessor:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self.vocabulary = None if tokenizer is None else vocabulary_of(tokenizer)
+        """What the tokens of logprobs are called, and their bytes."""
         self.completions: dict[str, _Completion] = {}
         """By the id of their own request."""
         self.children: dict[str, list[str]] = {}
@@ -173,14 +176,18 @@ class OutputProcessor:
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
             start, entries = output.prompt_logprobs
             end = start + len(entries)
-            parent.prompt_logprobs[start:end] = [self._to_dict(entry) for entry in entries]
+            prompt = parent.prompt_token_ids
+            parent.prompt_logprobs[start:end] = [
+                self._to_dict(entry, prompt[max(place - MOST_PARTS, 0) : place])
+                for place, entry in enumerate(entries, start)
+            ]
         parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)
         parent.kv_transfer_params = parent.kv_transfer_params or output.kv_transfer_params
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now
             child.token_ids += output.new_token_ids
-            self._add_logprobs(child, output)
+            self._add_logprobs(completion, output)
             if completion.text_as_it_grows:
                 child.text += detokenizer.append(output.new_token_ids, stopped)
         if output.finish_reason is not None:
@@ -214,23 +221,31 @@ class OutputProcessor:
         if completion.text_as_it_grows:
             child.text = completion.detokenizer.append(child.token_ids)
 
-    def _add_logprobs(self, child: CompletionOutput, output: EngineCoreOutput) -> None:
+    def _add_logprobs(self, completion: _Completion, output: EngineCoreOutput) -> None:
+        child = completion.output
         if child.logprobs is None or output.logprobs is None:
             return
-        for token_id, entry in zip(output.new_token_ids, output.logprobs, strict=True):
-            candidates = self._to_dict(entry)
+        num_new = len(output.new_token_ids)
+        recent = child.token_ids[-num_new - MOST_PARTS :]
+        recent = [*completion.parent.prompt_token_ids[-MOST_PARTS:], *recent]
+        for index, entry in enumerate(output.logprobs):
+            candidates = self._to_dict(entry, recent[: index - num_new])
             child.logprobs.append(candidates)
             assert child.cumulative_logprob is not None
-            child.cumulative_logprob += candidates[token_id].logprob
+            child.cumulative_logprob += candidates[output.new_token_ids[index]].logprob
 
-    def _to_dict(self, entry: LogprobsEntry) -> dict[int, Logprob]:
-        """Candidates by token id: the sampled (or prompt) token first, then the most likely."""
+    def _to_dict(self, entry: LogprobsEntry, before: Sequence[int]) -> dict[int, Logprob]:
+        """Candidates by token id: the sampled (or prompt) token first, then the most likely.
+
+        Args:
+            before: the tokens before them; the last :data:`MOST_PARTS` count.
+        """
         token_ids, logprobs, rank = entry
         ranks = [rank, *range(1, len(token_ids))]
-        decode = self.tokenizer.decode if self.tokenizer is not None else lambda ids: None
+        name = (lambda *_: None) if self.vocabulary is None else self.vocabulary.name
         candidates: dict[int, Logprob] = {}
         for token_id, logprob, position in zip(token_ids, logprobs, ranks, strict=True):
-            candidates.setdefault(token_id, Logprob(logprob, position, decode([token_id])))
+            candidates.setdefault(token_id, Logprob(logprob, position, name(token_id, before)))
         return candidates
 
     def abort(self, request_ids: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
 from mini_vllm.engine.chat_template import flatten, render_chat
+from mini_vllm.engine.vocabulary import Vocabulary
 from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
@@ -271,7 +272,7 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
     return {
         "index": completion.index,
         "message": message,
-        "logprobs": chat_logprobs(answer.request, completion),
+        "logprobs": chat_logprobs(answer.request, completion, answer.state.vocabulary),
         "finish_reason": reason,
         "stop_reason": completion.stop_reason,
         "token_ids": completion.token_ids if answer.request.return_token_ids else None,
@@ -366,7 +367,8 @@ class DeltaWriter:
             delta = self._last_delta(delta)
             if reason == "stop" and self._are_whole:
                 reason = "tool_calls"
-        logprobs = chat_logprobs(self.answer.request, completion)
+        vocabulary = self.answer.state.vocabulary
+        logprobs = chat_logprobs(self.answer.request, completion, vocabulary)
         if logprobs is not None:
             self._logprobs += logprobs["content"]
         wants_ids = self.answer.request.return_token_ids
@@ -427,18 +429,25 @@ class DeltaWriter:
 
 
 def chat_logprobs(
-    request: ChatCompletionRequest, completion: CompletionOutput
+    request: ChatCompletionRequest, completion: CompletionOutput, vocabulary: Vocabulary | None
 ) -> dict[str, Any] | None:
-    """An entry for each token, if the request asks for them."""
-    if not request.logprobs or completion.logprobs is None:
+    """An entry for each token, if the request asks for them.
+
+    The bytes are the token's own: joined they are the text's, whatever characters it cuts apart.
+    Tokens that ``logprob_token_ids`` names are all told, whatever ``top_logprobs`` says.
+
+    Source: vllm/entrypoints/openai/chat_completion/serving.py#L1467-L1529
+    (OpenAIServingChat._create_chat_logprobs) @ v0.22.1
+    """
+    if not request.wants_logprobs or completion.logprobs is None:
         return None
-    num_top = request.top_logprobs or 0
+    num_top = request.top_logprobs or 0 if request.logprob_token_ids is None else None
 
     def entry(token_id: int, found: Logprob) -> dict[str, Any]:
         return {
             "token": token_text(request, token_id, found),
             "logprob": finite(found.logprob),
-            "bytes": list((found.decoded_token or "").encode()),
+            "bytes": None if vocabulary is None else list(vocabulary.bytes_of(token_id)),
         }
 
     content = [

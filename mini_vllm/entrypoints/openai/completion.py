@@ -6,6 +6,7 @@ Source: vllm/entrypoints/openai/completion/serving.py#L74-L690 (OpenAIServingCom
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
+from mini_vllm.engine.detokenizer import TokenWindow
+from mini_vllm.engine.vocabulary import Vocabulary
 from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
@@ -50,14 +53,16 @@ class Answer:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
-    def hides_token(self) -> bool:
-        """``echo`` with ``max_tokens=0``: the engine makes one token, which nobody asked for."""
-        return bool(self.request.echo) and self.request.max_tokens == 0
-
-    @property
     def is_plain(self) -> bool:
         """Whether a choice is the new text and nothing else."""
-        return not (self.request.echo or self.request.logprobs is not None)
+        return not (self.request.echo or self.request.wants_logprobs)
+
+    def asked_for(self, completion: CompletionOutput) -> CompletionOutput:
+        """``echo`` with ``max_tokens=0``: the engine makes one token, which nobody asked for."""
+        if self.request.max_tokens > 0:
+            return completion
+        reason = None if completion.finish_reason is None else "length"
+        return CompletionOutput(completion.index, logprobs=[], finish_reason=reason)
 
     def usage(self, outputs: dict[int, int], cached: int) -> dict[str, Any]:
         num_prompt = sum(len(stream.live.prompt_token_ids) for stream in self.streams)
@@ -87,7 +92,7 @@ async def create_completion(
         await turns.pass_on()
         token_ids = await _token_ids(state, prompt, request)
         token_ids = cut_prompt(state, token_ids, request, request.max_tokens)
-        prompts.append(_with_salt(token_ids, request.cache_salt))
+        prompts.append(_as_sent(prompt, token_ids, request.cache_salt))
         params.append(_params(state, request))
     answer_id = request_id("cmpl-", headers, request.request_id)
     submit = search_beams if request.use_beam_search else ServerState.submit
@@ -138,8 +143,11 @@ async def _token_ids(
     return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=special)
 
 
-def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:
-    return token_ids if salt is None else {"prompt_token_ids": token_ids, "cache_salt": salt}
+def _as_sent(prompt: PromptType, token_ids: list[int], salt: str | None) -> PromptType:
+    """The prompt for the engine, with the text that was sent: an echo is no decoded tokens."""
+    given: dict[str, Any] = {"prompt_token_ids": token_ids}
+    given |= {"prompt": prompt} if isinstance(prompt, str) else {}
+    return given if salt is None else given | {"cache_salt": salt}
 
 
 def _check_max_tokens(state: ServerState, request: CompletionRequest) -> None:
@@ -158,19 +166,19 @@ def _params(state: ServerState, request: CompletionRequest) -> SamplingParams | 
     if request.use_beam_search:
         return request.beam_search_params(max_tokens)
     params = request.sampling_params(state.default_params, max_tokens, request.logprobs)
-    if request.echo and request.logprobs is not None and params.prompt_logprobs is None:
-        params.prompt_logprobs = request.logprobs
+    if request.echo and request.wants_logprobs and params.prompt_logprobs is None:
+        params.prompt_logprobs = request.logprobs or 0
     return params
 
 
 async def _whole(answer: Answer) -> Response:
-    engine, request = answer.state.engine, answer.request
+    request = answer.request
     finals = await asyncio.gather(*(_last(answer, stream) for stream in answer.streams))
     choices, counts = [], {}
     for prompt_index, output in enumerate(finals):
-        for completion in output.outputs:
+        for completion in map(answer.asked_for, output.outputs):
             index = prompt_index * answer.n + completion.index
-            text, logprobs = _choice(answer, output, completion, engine.tokenizer, first=True)
+            text, logprobs = ChoiceWriter(answer).write(output, completion)
             counts[index] = len(completion.token_ids)
             choice = {
                 "index": index,
@@ -217,28 +225,25 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
     Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
     (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1
     """
-    state, request, tokenizer = answer.state, answer.request, answer.state.engine.tokenizer
+    state, request = answer.state, answer.request
     head, tail = _templates(answer)
     # What is the same for every token is looked up once: this loop runs for each of them.
     wants_ids, is_plain = request.return_token_ids, answer.is_plain
     usage_each_time = request.continuous_usage
     counts: dict[int, int] = {}
-    offsets: dict[int, int] = {}  # by choice: characters of the tokens whose logprobs were sent
+    writers: dict[int, ChoiceWriter] = {}
     told: set[int] = set()  # choices that were given their prompt's token ids
     cached = [0] * len(answer.streams)
     sources = [state.engine.outputs(stream) for stream in answer.streams]
     async for prompt_index, output in merge(sources):
         state.check_output(output)
         cached[prompt_index] = output.num_cached_tokens
-        for completion in output.outputs:
+        for completion in map(answer.asked_for, output.outputs):
             index = prompt_index * answer.n + completion.index
-            first = index not in counts
             text, logprobs = completion.text, None
             if not is_plain:
-                offset = offsets.get(index, 0)
-                text, logprobs = _choice(answer, output, completion, tokenizer, first, offset)
-                if logprobs is not None:
-                    offsets[index] = offset + sum(map(len, logprobs["tokens"]))
+                writer = writers.setdefault(index, ChoiceWriter(answer))
+                text, logprobs = writer.write(output, completion)
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
             if not (text or completion.token_ids or completion.finish_reason):
                 continue  # nothing new; a token whose text is held back counts for those who time
@@ -279,44 +284,90 @@ def _templates(answer: Answer) -> tuple[bytes, bytes]:
     return b"data: " + frame[:-1] + b',"choices":[', b"]}\n\n"
 
 
-def _choice(
-    answer: Answer,
-    output: RequestOutput,
-    completion: CompletionOutput,
-    tokenizer: Any,
-    first: bool,
-    offset: int = 0,
-) -> tuple[str, dict[str, Any] | None]:
-    """Text and logprobs of a completion's news, with the prompt's before them if it is echoed.
+class ChoiceWriter:
+    """Turns one completion's outputs into texts and logprobs, after the prompt's if it is echoed.
 
-    ``offset``: characters of the tokens before.
+    Offsets are places in the text of the choice. A token that completes no character has the place
+    of the character that it is a part of, and one that is no text (a BOS) that of the next.
     """
-    text = "" if answer.hides_token else completion.text
-    token_ids = [] if answer.hides_token else completion.token_ids
-    entries: list[dict[int, Logprob] | None] = [*(completion.logprobs or [])[: len(token_ids)]]
-    if answer.request.echo and first:
-        text = _prompt_text(output, tokenizer) + text
-        token_ids = output.prompt_token_ids + token_ids
-        entries = [*(output.prompt_logprobs or []), *entries]
-    if answer.request.logprobs is None:
-        return text, None
-    return text, completion_logprobs(token_ids, entries, answer.request, tokenizer, offset)
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.has_begun = False
+        self.place = 0
+        """Characters of the choice before the next token."""
+        self.window: TokenWindow | None = None
+
+    def write(
+        self, output: RequestOutput, completion: CompletionOutput
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Text and logprobs of a completion's news; the first time with the prompt's."""
+        request, tokenizer = self.answer.request, self.answer.state.engine.tokenizer
+        text, prompt_logprobs, prompt_places = completion.text, [], []
+        is_first, self.has_begun = not self.has_begun, True
+        if request.echo and is_first:
+            prompt = _prompt_text(output, tokenizer)
+            text = prompt + text
+            if request.wants_logprobs:
+                prompt_logprobs = output.prompt_logprobs or []
+                prompt_places = _places_in_prompt(tokenizer, output, request)
+            self.place = len(prompt)
+        if not request.wants_logprobs:
+            return text, None
+        if self.window is None and tokenizer is not None:
+            skips = request.skip_special_tokens is not False
+            self.window = TokenWindow(tokenizer, output.prompt_token_ids, skips)
+        entries = [*prompt_logprobs, *(completion.logprobs or [])]
+        token_ids = [*output.prompt_token_ids[: len(prompt_logprobs)], *completion.token_ids]
+        places = [*prompt_places, *map(self._place_of, completion.token_ids)]
+        vocabulary = self.answer.state.vocabulary
+        return text, completion_logprobs(token_ids, entries, places, request, vocabulary)
+
+    def _place_of(self, token_id: int) -> int:
+        place = self.place
+        if self.window is not None:
+            self.place += len(self.window.append([token_id]))
+        return place
 
 
 def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
+    """The text that was sent; of token ids, what they are decoded to."""
     if output.prompt is not None:
         return output.prompt
     return "" if tokenizer is None else tokenizer.decode(output.prompt_token_ids)
 
 
+def _places_in_prompt(
+    tokenizer: Any, output: RequestOutput, request: CompletionRequest
+) -> list[int]:
+    """Where each token of the prompt begins in its text, as it was sent: a tokenizer may have
+    changed it (lower case) and added to it (a BOS), and the prompt may be cut."""
+    ids = output.prompt_token_ids
+    if tokenizer is None:
+        return [0] * len(ids)
+    if output.prompt is not None:
+        special = request.add_special_tokens
+        encoding = tokenizer(output.prompt, add_special_tokens=special, return_offsets_mapping=True)
+        start = 0 if request.truncation_side == "right" else len(encoding["input_ids"]) - len(ids)
+        return [begin for begin, _ in encoding["offset_mapping"][start : start + len(ids)]]
+    window = TokenWindow(tokenizer, [], skip_special_tokens=False)
+    lengths = (len(window.append([token_id])) for token_id in ids)
+    return list(itertools.accumulate(lengths, initial=0))[:-1]
+
+
 def completion_logprobs(
     token_ids: list[int],
     entries: list[dict[int, Logprob] | None],
+    places: list[int],
     request: CompletionRequest,
-    tokenizer: Any,
-    offset: int = 0,
+    vocabulary: Vocabulary | None,
 ) -> dict[str, Any]:
-    """OpenAI's four parallel lists; text offsets begin at ``offset``.
+    """OpenAI's four parallel lists.
+
+    Tokens that ``logprob_token_ids`` names are all told, whatever ``logprobs`` says.
+
+    Args:
+        places: where each token begins in the text of the choice.
 
     Source: vllm/entrypoints/openai/completion/serving.py#L605-L690
     (OpenAIServingCompletion._create_completion_logprobs) @ v0.22.1
@@ -325,28 +376,23 @@ def completion_logprobs(
     values: list[float | None] = []
     tops: list[dict[str, float] | None] = []
     most = (request.logprobs or 0) + 1  # the token itself may not be among the best
-    offsets: list[int] = []
-    position = offset
     for token_id, candidates in zip(token_ids, entries, strict=False):
         if candidates is None:  # the first token of a prompt follows nothing
-            token = "" if tokenizer is None else tokenizer.decode([token_id])
-            token = f"token_id:{token_id}" if request.return_tokens_as_token_ids else token
+            name = "" if vocabulary is None else vocabulary.name(token_id)
+            tokens.append(token_text(request, token_id, Logprob(0.0, decoded_token=name)))
             values.append(None)
             tops.append(None)
-        else:
-            token = token_text(request, token_id, candidates[token_id])
-            values.append(finite(candidates[token_id].logprob))
-            tops.append(
-                {
-                    token_text(request, one, entry): finite(entry.logprob)
-                    for one, entry in list(candidates.items())[:most]
-                }
-            )
-        tokens.append(token)
-        offsets.append(position)
-        position += len(token)
+            continue
+        shown = list(candidates.items())
+        if request.logprob_token_ids is None:
+            shown = shown[:most]
+        tokens.append(token_text(request, token_id, candidates[token_id]))
+        values.append(finite(candidates[token_id].logprob))
+        tops.append(
+            {token_text(request, one, found): finite(found.logprob) for one, found in shown}
+        )
     return {
-        "text_offset": offsets,
+        "text_offset": places[: len(tokens)],
         "token_logprobs": values,
         "tokens": tokens,
         "top_logprobs": tops,

@@ -323,6 +323,16 @@ class GenerationRequest(Lenient):
             )
 
     @property
+    def wants_logprobs(self) -> bool:
+        """Whether each token is to be told with its logprob: to name some to be told asks it, too.
+
+        ``logprobs`` is a number of completions, and 0 is one; of chats it is true or false.
+        """
+        logprobs = getattr(self, "logprobs", None)
+        is_asked = logprobs is not None and logprobs is not False
+        return is_asked or self.logprob_token_ids is not None
+
+    @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
@@ -392,10 +402,6 @@ class ResponsesRequest(GenerationRequest):
     tools: Many[dict[str, Any]] | None = None
 
     @property
-    def wants_logprobs(self) -> bool:
-        return "message.output_text.logprobs" in (self.include or ())
-
-    @property
     def has_form(self) -> bool:
         return self._form() not in (None, {"type": "text"}) or super().has_form
 
@@ -417,6 +423,7 @@ class ResponsesRequest(GenerationRequest):
                 "text.format and structured_outputs are both given; give one",
                 param="structured_outputs",
             )
+        includes_logprobs = "message.output_text.logprobs" in (self.include or ())
         shared = {name: getattr(self, name) for name in GenerationRequest.model_fields}
         return ChatCompletionRequest(
             **shared
@@ -425,8 +432,8 @@ class ResponsesRequest(GenerationRequest):
                 "n": None,
                 "response_format": form,
                 "max_tokens": self.max_output_tokens,
-                "logprobs": self.wants_logprobs,
-                "top_logprobs": self.top_logprobs if self.wants_logprobs else None,
+                "logprobs": includes_logprobs,
+                "top_logprobs": self.top_logprobs if includes_logprobs else None,
                 "truncate_prompt_tokens": -1 if self.truncation == "auto" else None,
                 "chat_template_kwargs": self.chat_template_kwargs,
                 "mm_processor_kwargs": self.mm_processor_kwargs,

@@ -73,7 +73,8 @@ class _Answer:
 
     def take(self, completion: CompletionOutput) -> list[dict[str, Any]]:
         """Add what is new; returns its entries of logprobs."""
-        news = (chat_logprobs(self.chat, completion) or {"content": []})["content"]
+        found = chat_logprobs(self.chat, completion, self.state.vocabulary)
+        news = found["content"] if found is not None else []
         self.logprobs += news
         self.text += completion.text
         self.num_tokens += len(completion.token_ids)
@@ -81,7 +82,7 @@ class _Answer:
         return news
 
     def part(self, text: str) -> dict[str, Any]:
-        logprobs = self.logprobs if self.chat.logprobs else None
+        logprobs = self.logprobs if self.chat.wants_logprobs else None
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def item(self, status: str) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from starlette.datastructures import Headers
 
 from mini_vllm.engine.async_llm import AsyncLLM, Stream
 from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.engine.vocabulary import Vocabulary
 from mini_vllm.entrypoints.openai.errors import APIError, of_output
 from mini_vllm.entrypoints.openai.protocol import GenerationRequest
 from mini_vllm.errors import show
-from mini_vllm.inputs import PromptType
+from mini_vllm.inputs import PromptType, num_ids
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput
@@ -77,6 +78,11 @@ class ServerState:
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What tokens are called; None: the server works on token ids only."""
+        return self.engine.output_processor.vocabulary
+
+    @property
     def model_name(self) -> str:
         return self.served_model_names[0]
 
@@ -130,7 +136,7 @@ class ServerState:
             )
         rank = rank_wanted(headers or {})
         total = sum(one.n for one in params)
-        tokens = sum(one.n * len(p) for p, one in zip(prompts, params, strict=True) if p)
+        tokens = sum(one.n * num_ids(p) for p, one in zip(prompts, params, strict=True))
         self.engine.admission.check(total, tokens)
         if params and params[0].structured_outputs is not None:
             # Whoever reads a large constraint on the loop makes everybody wait; it is kept.

@@ -144,7 +144,7 @@ def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
 def test_what_cannot_be_served_says_why(llm: LLM) -> None:
     params = BeamSearchParams(beam_width=2, max_tokens=4)
     for prompts, options, message in (
-        ([[1] * 61], {}, "has 61 tokens; with max_tokens=4 a beam would have 65, more than .*64"),
+        ([[1] * 61], {}, "context length is 64 .*requested 4 .*61 input tokens"),
         ([[]], {}, "empty"),
         (5, {}, "the prompt is 5"),
         ("x", {"concurrency_limit": 0}, "concurrency_limit is 0"),

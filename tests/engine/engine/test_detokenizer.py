@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from mini_vllm.engine.detokenizer import (
     MAX_BROKEN_WINDOW,
@@ -173,6 +174,37 @@ def test_incomplete_last_character_is_dropped():
     token_ids = BYTE_LEVEL.encode("hi ").ids
     first_byte = BYTE_LEVEL.token_to_id("ð")  # 0xF0, the first of four
     assert "".join(stream(make(), [token_ids, [first_byte], [first_byte]])) == "hi "
+
+
+def wrapped(backend: Tokenizer) -> PreTrainedTokenizerFast:
+    """A tokenizer that tells how its tokens are spelled."""
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+
+
+REAL = "\ufffd"
+SPELLED = {
+    "byte level": (wrapped(BYTE_LEVEL), BYTE_LEVEL.encode(REAL).ids),
+    "byte fallback": (
+        wrapped(BYTE_FALLBACK),
+        [BYTE_FALLBACK.token_to_id(f"<0x{byte:02X}>") for byte in REAL.encode()],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SPELLED)
+def test_a_real_replacement_character_is_printed_at_once(kind):
+    tokenizer, real = SPELLED[kind]
+    detokenizer = make(tokenizer)
+    assert [detokenizer.append([token]) for token in (*real, *real)][-1] == REAL
+    assert detokenizer.append(real[:1]) == "" and detokenizer.flush() == ""
+    assert detokenizer.text == REAL * 2, "and a character that is not finished is none"
+
+
+@pytest.mark.parametrize("kind", SPELLED)
+def test_a_real_replacement_character_of_the_prompt_is_not_printed_again(kind):
+    tokenizer, real = SPELLED[kind]
+    detokenizer = make(tokenizer, prompt=real)
+    assert stream(detokenizer, [real, real]) == [REAL, REAL, ""]
 
 
 def test_broken_bytes_do_not_hold_the_text_back_for_ever():

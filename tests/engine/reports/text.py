@@ -134,3 +134,119 @@ def offline_lengths(given: dict[str, Any]) -> dict[str, Any]:
     (output,) = llm().generate([5] * given["words"], params, use_tqdm=False)
     (one,) = output.outputs
     return {"num_tokens": len(one.token_ids), "finish_reason": one.finish_reason}
+
+
+def whole_and_streamed(path: str, body: dict[str, Any], model: str = "storyteller") -> list[Any]:
+    """The choices of a whole answer; those of a streamed one, put together, must be the same.
+
+    Only text, logprobs, token ids and reasons are looked at.
+    """
+    whole = server(model).post(path, **body)
+    assert whole.status_code == 200, whole.text
+    answer = whole.json()
+    choices = [_facts(choice) for choice in answer["choices"]]
+    usage = {"stream_options": {"include_usage": True}}
+    chunks = events(server(model).post(path, stream=True, **usage, **body).text)
+    assert chunks[-1]["usage"] == answer["usage"]
+    joined: dict[int, Any] = {}
+    for chunk in chunks[:-1]:
+        for choice in chunk["choices"]:
+            facts = _facts(choice)
+            before = joined.setdefault(choice["index"], facts)
+            if before is not facts:
+                _join(before, facts)
+    assert [joined[index] for index in sorted(joined)] == choices
+    return [choice | {"usage": answer["usage"]} for choice in choices]
+
+
+def _facts(choice: dict[str, Any]) -> dict[str, Any]:
+    message = choice.get("message") or choice.get("delta") or {}
+    logprobs = choice.get("logprobs")
+    return {
+        "text": choice.get("text", message.get("content")) or "",
+        "logprobs": {name: logprobs[name] or [] for name in logprobs} if logprobs else {},
+        "token_ids": choice.get("token_ids") or [],
+        "finish_reason": choice.get("finish_reason"),
+    }
+
+
+def _join(before: dict[str, Any], later: dict[str, Any]) -> None:
+    before["text"] += later["text"]
+    before["token_ids"] += later["token_ids"]
+    before["finish_reason"] = before["finish_reason"] or later["finish_reason"]
+    for name, values in later["logprobs"].items():
+        before["logprobs"][name] = before["logprobs"].get(name, []) + values
+
+
+def chat_bytes(given: dict[str, Any]) -> dict[str, Any]:
+    """A chat's text, and what the bytes of its tokens are, joined; without the token that ends."""
+    messages = [{"role": "user", "content": "Say it"}]
+    body = {"messages": messages, "logprobs": True, "top_logprobs": 3, "temperature": 0, **given}
+    (choice,) = whole_and_streamed("/v1/chat/completions", body)
+    content = choice["logprobs"]["content"]
+    if choice["finish_reason"] == "stop":
+        content = content[:-1]
+    assert all(entry["bytes"] == entry["top_logprobs"][0]["bytes"] for entry in content)
+    return {
+        "text": choice["text"],
+        "bytes": b"".join(bytes(entry["bytes"]) for entry in content).decode(),
+        "tokens": "".join(entry["token"] for entry in content),
+        "has_parts": any(entry["token"] == "" for entry in content),
+    }
+
+
+def places(given: dict[str, Any]) -> dict[str, Any]:
+    """A completion's text, and the pieces that its offsets cut it into."""
+    body = {"logprobs": 2, "temperature": 0, **given["body"]}
+    model = given.get("model", "storyteller")
+    (choice,) = whole_and_streamed("/v1/completions", body, model)
+    text, begins = choice["text"], choice["logprobs"]["text_offset"]
+    ends = [*begins[1:], len(text)]
+    return {
+        "text": text,
+        "pieces": [text[begin:end] for begin, end in zip(begins, ends, strict=True)],
+        "tokens": choice["logprobs"]["tokens"],
+    }
+
+
+def echo(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Text, tokens and counts of each choice, whole and streamed."""
+    body = {"temperature": 0, "echo": True, "return_token_ids": True, **given["body"]}
+    choices = whole_and_streamed("/v1/completions", body, given.get("model", "storyteller"))
+    return [
+        {
+            "text": choice["text"],
+            "num_ids": len(choice["token_ids"]),
+            "counted": choice["usage"]["completion_tokens"],
+            "finish_reason": choice["finish_reason"],
+        }
+        for choice in choices
+    ]
+
+
+def named_tokens(given: dict[str, Any]) -> list[int]:
+    """The token ids whose logprobs come back for the last token of an answer."""
+    body = {"max_tokens": 2, "return_tokens_as_token_ids": True, "return_token_ids": True}
+    body |= {"temperature": 0, "ignore_eos": True, **given["body"]}
+    (choice,) = whole_and_streamed(given["path"], body)
+    found = choice["logprobs"]
+    last = found["content"][-1] if "content" in found else found["top_logprobs"][-1]
+    tops = last["top_logprobs"] if "content" in found else [{"token": name} for name in last]
+    ids = {int(top["token"].removeprefix("token_id:")) for top in tops}
+    return sorted(ids - {choice["token_ids"][-1]} | ids & set(body["logprob_token_ids"]))
+
+
+def offline_names(given: dict[str, Any]) -> dict[str, Any]:
+    """The text of ``LLM.generate`` and the names of its tokens, and of the prompt's."""
+    params = SamplingParams(
+        temperature=0, max_tokens=20, logprobs=1, prompt_logprobs=1,
+        structured_outputs={"choice": [given["choice"]]},
+    )  # fmt: skip
+    (output,) = llm().generate(given["prompt"], params, use_tqdm=False)
+    (one,) = output.outputs
+    names = [entry[i].decoded_token for i, entry in zip(one.token_ids, one.logprobs, strict=True)]
+    prompt = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+    of_prompt = [entry[i].decoded_token for i, entry in prompt if entry is not None]
+    if one.finish_reason == "stop":
+        names.pop()
+    return {"text": one.text, "names": "".join(names), "of_prompt": "".join(of_prompt)}
