@@ -207,7 +207,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("fingerprint_*", "answers have none"),
     ("*chat_template*", "--chat-template is the one that is read"),
     ("return_tokens_as_token_ids", "a request asks for it"),
-    ("enable_tokenizer_info_endpoint", "see /tokenize"),
     ("tokens_only", "use skip_tokenizer_init"),
     ("master_*", "several machines are Ray's business"),
     ("nnodes", "several machines are Ray's business"),

@@ -87,7 +87,9 @@ def _split(data: bytes) -> tuple[str, bytes]:
     return decoder.decode(data), decoder.getstate()[0]
 
 
-@lru_cache(maxsize=8)
 def vocabulary_of(tokenizer: Any) -> Vocabulary | None:
     """The vocabulary of a tokenizer, made once; None if it does not tell how tokens are spelled."""
-    return Vocabulary(tokenizer) if hasattr(tokenizer, "added_tokens_decoder") else None
+    return _vocabulary_of(tokenizer) if hasattr(tokenizer, "added_tokens_decoder") else None
+
+
+_vocabulary_of = lru_cache(maxsize=8)(Vocabulary)

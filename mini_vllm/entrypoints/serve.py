@@ -51,6 +51,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--enable-request-id-headers", action="store_true")
     add("--enable-prompt-tokens-details", action="store_true")
     add("--enable-force-include-usage", action="store_true")
+    add("--enable-tokenizer-info-endpoint", action="store_true",
+        help="GET /tokenizer_info: settings of the tokenizer, with its chat template")  # fmt: skip
     add("--disable-uvicorn-access-log", action="store_true")
     add("--uvicorn-log-level", default="info",
         choices=("critical", "error", "warning", "info", "debug", "trace"))  # fmt: skip
@@ -204,6 +206,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         enable_request_id_headers=args.enable_request_id_headers,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,
+        enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
     )
 
 

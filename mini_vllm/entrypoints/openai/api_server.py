@@ -44,12 +44,16 @@ from mini_vllm.entrypoints.openai.protocol import (
 from mini_vllm.entrypoints.openai.responses import create_response
 from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
 from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
-from mini_vllm.entrypoints.openai.tokenization import create_detokenize, create_tokenize
+from mini_vllm.entrypoints.openai.tokenization import (
+    create_detokenize,
+    create_tokenize,
+    tokenizer_info,
+)
 from mini_vllm.errors import show
 
 logger = logging.getLogger(__name__)
 
-GUARDED = ("/v1", "/tokenize", "/detokenize", *dev.PATHS)
+GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
 CLIENT_GONE = 499
 FORESEEN = (
@@ -181,6 +185,12 @@ def _add_answers(app: FastAPI, state: ServerState) -> None:
             return await models()
         state.check_model(name)
         return _model_card(state, name)
+
+    if state.enable_tokenizer_info_endpoint:
+
+        @app.get("/tokenizer_info")
+        async def tokenizer() -> Response:
+            return json_response(tokenizer_info(state))
 
     @app.get("/dashboard")
     async def dashboard() -> HTMLResponse:

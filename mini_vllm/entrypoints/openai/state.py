@@ -69,6 +69,7 @@ class ServerState:
     enable_request_id_headers: bool = False
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
+    enable_tokenizer_info_endpoint: bool = False
     loras: dict[str, LoRARequest] = field(default_factory=dict)
     """Adapters by the model name that selects them."""
     draining: bool = False

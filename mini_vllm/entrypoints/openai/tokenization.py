@@ -66,6 +66,30 @@ async def create_detokenize(
     return json_response({"prompt": text})
 
 
+def tokenizer_info(state: ServerState) -> dict[str, Any]:
+    """The tokenizer's settings, as JSON: those of its file, its class, and the chat template.
+
+    Source: vllm/entrypoints/serve/tokenize/serving.py#L162-L193 (TokenizerInfo) @ v0.22.1
+    """
+    tokenizer = _tokenizer(state)
+    files = ("vocab_file", "merges_file", "tokenizer_file", "name_or_path")  # paths of this machine
+    given = {k: v for k, v in tokenizer.init_kwargs.items() if k not in files}
+    template = state.chat_template or tokenizer.chat_template
+    more = {"tokenizer_class": type(tokenizer).__name__}
+    return _plain(given) | more | ({"chat_template": template} if template else {})
+
+
+def _plain(value: Any) -> Any:
+    """Tokens of a tokenizer's settings by what they spell, whatever holds them."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return getattr(value, "content", str(value))
+
+
 def _tokenizer(state: ServerState):  # type: ignore[no-untyped-def]
     if state.engine.tokenizer is None:
         raise APIError("this server has no tokenizer; it works on token ids only")

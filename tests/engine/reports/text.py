@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 import mini_vllm
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.sampling_params import BeamSearchParams
@@ -50,7 +52,9 @@ MODELS = {"storyteller": lambda: STORYTELLER, "adds BOS and lowers": adds_bos_an
 
 @cache
 def server(model: str = "storyteller") -> Server:
-    return STARTED.enter_context(running(model=str(MODELS[model]())))
+    return STARTED.enter_context(
+        running("--enable-tokenizer-info-endpoint", model=str(MODELS[model]()))
+    )
 
 
 def events(text: str) -> list[Any]:
@@ -250,3 +254,25 @@ def offline_names(given: dict[str, Any]) -> dict[str, Any]:
     if one.finish_reason == "stop":
         names.pop()
     return {"text": one.text, "names": "".join(names), "of_prompt": "".join(of_prompt)}
+
+
+def tokenizer_info(given: dict[str, Any]) -> dict[str, Any]:
+    """Some of the tokenizer's settings, those that are there."""
+    found = server().client.get("/tokenizer_info").json()
+    return {name: found[name] for name in given["names"] if name in found}
+
+
+def as_lm_eval(given: dict[str, Any]) -> dict[str, Any]:
+    """What lm-eval's remote tokenizer does with a server: special tokens, ids, a chat as text."""
+    info = server().client.get("/tokenizer_info").json()
+
+    def encode(text: str) -> list[int]:
+        answer = server().post("/tokenize", prompt=text, add_special_tokens=False)
+        return answer.json()["tokens"]
+
+    text = server().post("/detokenize", tokens=encode(given["text"])).json()["prompt"]
+    template = jinja2.Environment().from_string(info["chat_template"])
+    messages = [{"role": "user", "content": "Hi"}]
+    chat = template.render(messages=messages, add_generation_prompt=True)
+    eos = info["eos_token"]
+    return {"eos": eos, "eos_id": encode(eos)[0], "text": text, "chat": chat}

@@ -185,7 +185,7 @@ BAD_PROMPTS = {
     "empty": ([], "the prompt is empty; it must have at least 1 token"),
     "outside the vocabulary": ([1, 10**6], "token id 1000000; the vocabulary ends at"),
     "negative": ([-1, 3], "token id -1"),
-    "as long as the model": ([1] * 256, "at most 255 leave room for output"),
+    "as long as the model": ([1] * 256, "requested 1 output tokens and your prompt contains 256"),
     "not a prompt": ({"text": "x"}, "it must be text, a list of token ids, or a mapping"),
     "not integers": (["a", 1], "it must be text"),
 }
