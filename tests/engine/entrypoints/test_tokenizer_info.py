@@ -23,7 +23,8 @@ def state(**more: Any) -> Any:
         chat_template="its own",
     )  # fmt: skip
     plain = {
-        "engine": SimpleNamespace(tokenizer=tokenizer, profiler_config=None), "enable_request_id_headers": False,
+        "engine": SimpleNamespace(tokenizer=tokenizer, profiler_config=None),
+        "enable_request_id_headers": False,
         "enable_tokenizer_info_endpoint": True, "chat_template": None, "num_in_flight": 0,
     }  # fmt: skip
     return SimpleNamespace(**plain | more)
