@@ -155,6 +155,7 @@ class Request:
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         self.num_cached_tokens = 0
+        self.num_external_tokens = 0
         """Tokens of the first admission that the prefix cache, or a KV connector, supplied."""
 
         self.status = RequestStatus.WAITING

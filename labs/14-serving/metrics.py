@@ -24,6 +24,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, RequestTimes, SchedulerStats
 from mini_vllm.observability.feature_metrics import (
+    ExternalCacheProm,
     Families,
     LoRAProm,
     SleepProm,
@@ -32,6 +33,8 @@ from mini_vllm.observability.feature_metrics import (
 from mini_vllm.observability.several import together
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+WAITING_REASONS = ("capacity", "deferred")
+PROMPT_TOKEN_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
 @dataclass(slots=True)
@@ -98,6 +101,8 @@ class IterationStats:
     finished: list[FinishedStats] = field(default_factory=list)
     num_cached_tokens: int = 0
     """Of ``num_prompt_tokens``."""
+    num_external_tokens: int = 0
+    """Of ``num_cached_tokens``: what a KV connector supplied."""
     finished_prompts: list[list[RequestStats]] = field(default_factory=list)
     """Of prompts whose last completion has ended: all of them."""
 
@@ -184,6 +189,7 @@ class ServiceStats:
         if output.new_token_ids and not request.num_generation_tokens:
             request.num_cached_tokens = output.num_cached_tokens
             self._iteration.num_cached_tokens += output.num_cached_tokens
+            self._iteration.num_external_tokens += output.num_external_tokens
         self._iteration.update_from_output(output, request, timestamp, now)
         if output.finish_reason is not None:
             self._finish([output.request_id], output.finish_reason)
@@ -284,10 +290,16 @@ class EngineSeries:
         labels: ``model_name`` and ``engine``.
         max_model_len: ends the buckets of token counts.
         num_spec_tokens: drafts a step; 0: without speculation.
+        has_connector: whether KV comes from elsewhere, too.
     """
 
     def __init__(
-        self, families: Families, labels: dict[str, str], max_model_len: int, num_spec_tokens: int
+        self,
+        families: Families,
+        labels: dict[str, str],
+        max_model_len: int,
+        num_spec_tokens: int,
+        has_connector: bool = False,
     ) -> None:
         import prometheus_client as prometheus
 
@@ -306,12 +318,27 @@ class EngineSeries:
         tokens = build_1_2_5_buckets(max_model_len)
         self.running = gauge("num_requests_running", "Requests that hold a place in the batch.")
         self.waiting = gauge("num_requests_waiting", "Requests that wait for one.")
+        about = "Those for a place (capacity), and those for something else (deferred)."
+        self.waiting_by_reason = {
+            reason: families.series(
+                prometheus.Gauge, "num_requests_waiting_by_reason", about,
+                {**labels, "reason": reason},
+            )
+            for reason in WAITING_REASONS
+        }  # fmt: skip
         self.kv_usage = gauge("kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.")
         self.queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self.hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.")
         self.preemptions = counter("num_preemptions", "Requests that lost their blocks.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
         self.cached = counter("prompt_tokens_cached", "Those whose KV was there already.")
+        about = "Prompt tokens that were computed, found in the cache, or came by a connector."
+        self.by_source = {
+            source: families.series(
+                prometheus.Counter, "prompt_tokens_by_source", about, {**labels, "source": source}
+            )
+            for source in PROMPT_TOKEN_SOURCES
+        }
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
         # All of them from the start, at 0: a rate needs a value before the first event.
         about = "Requests that have ended."
@@ -353,6 +380,7 @@ class EngineSeries:
             ),
         }
         self.sleep = SleepProm(families, labels)
+        self.external = ExternalCacheProm(families, labels) if has_connector else None
         self.drafts: SpecDecodingProm | None = None
         if num_spec_tokens:
             self.drafts = SpecDecodingProm(families, labels, num_spec_tokens)
@@ -363,6 +391,12 @@ class EngineSeries:
         if stats is not None:
             self.running.set(stats.num_running_reqs)
             self.waiting.set(stats.num_waiting_reqs)
+            deferred = stats.num_skipped_waiting_reqs
+            by_reason = (stats.num_waiting_reqs - deferred, deferred)
+            for reason, number in zip(WAITING_REASONS, by_reason, strict=True):
+                self.waiting_by_reason[reason].set(number)
+            if self.external is not None:
+                self.external.record(stats)
             self.kv_usage.set(stats.kv_cache_usage)
             self._count_prefix_cache(stats)
             if self.drafts is not None:
@@ -370,6 +404,11 @@ class EngineSeries:
         self.preemptions.inc(iteration.num_preempted)
         self.prompt_tokens.inc(iteration.num_prompt_tokens)
         self.cached.inc(iteration.num_cached_tokens)
+        computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
+        local = iteration.num_cached_tokens - iteration.num_external_tokens
+        counts = (computed, local, iteration.num_external_tokens)
+        for source, number in zip(PROMPT_TOKEN_SOURCES, counts, strict=True):
+            self.by_source[source].inc(number)
         self.generation_tokens.inc(iteration.num_generation_tokens)
         num_tokens = iteration.num_prompt_tokens + iteration.num_generation_tokens
         if num_tokens:
@@ -419,6 +458,7 @@ class PrometheusRecorder:
         num_spec_tokens: drafts a step; 0: without speculation.
         max_loras: adapters side by side; 0: without any.
         num_engines: side by side; each has series of its own, labelled with its number.
+        has_connector: whether KV comes from elsewhere, too.
 
     Source: vllm/v1/metrics/loggers.py#L404-L1180 (PrometheusStatLogger) @ v0.22.1
     """
@@ -431,6 +471,7 @@ class PrometheusRecorder:
         num_spec_tokens: int = 0,
         max_loras: int = 0,
         num_engines: int = 1,
+        has_connector: bool = False,
     ) -> None:
         import prometheus_client as prometheus
 
@@ -442,6 +483,7 @@ class PrometheusRecorder:
                 {"model_name": model_name, "engine": str(engine)},
                 max_model_len,
                 num_spec_tokens,
+                has_connector,
             )
             for engine in range(num_engines)
         ]
@@ -470,7 +512,15 @@ class PrometheusRecorder:
             cache["num_gpu_blocks"] = num_gpu_blocks
         k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
         max_loras = config.lora.max_loras if config.lora is not None else 0
-        return cls(model_name, config.scheduler.max_model_len, cache, k, max_loras, num_engines)
+        return cls(
+            model_name,
+            config.scheduler.max_model_len,
+            cache,
+            k,
+            max_loras,
+            num_engines,
+            config.kv_transfer is not None,
+        )
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
         """Add one step's figures. Requests may have ended here that are another engine's."""

@@ -57,6 +57,7 @@ def _complete(output: EngineCoreOutput, scheduler: Scheduler, result: ModelRunne
     request = scheduler.requests.get(output.request_id)
     if request is not None:
         output.num_cached_tokens = request.num_cached_tokens
+        output.num_external_tokens = request.num_external_tokens
         output.num_preemptions = request.num_preemptions
 
 

@@ -245,6 +245,12 @@ class SchedulerStats:
     waiting_lora_adapters: dict[str, int] = field(default_factory=dict)
     engine: int = 0
     """Which of several engines side by side says this."""
+    num_skipped_waiting_reqs: int = 0
+    """Of those that wait, requests that wait for something else than a place: a grammar, KV from
+    elsewhere, a slot for their adapter."""
+    external_cache_queries: int = 0
+    """Tokens that a KV connector was asked for since the start, and those that it had."""
+    external_cache_hits: int = 0
 
 
 @dataclass(slots=True)
@@ -272,6 +278,8 @@ class EngineCoreOutput:
     """With the first token, and when the request has finished."""
     kv_transfer_params: dict[str, Any] | None = None
     """With the end of a request: where others find its KV."""
+    num_external_tokens: int = 0
+    """Of ``num_cached_tokens``, those that a KV connector supplied."""
 
     @classmethod
     def last(
@@ -284,5 +292,6 @@ class EngineCoreOutput:
             RequestStatus.get_finished_reason(status),
             request.stop_reason,
             num_cached_tokens=request.num_cached_tokens,
+            num_external_tokens=request.num_external_tokens,
             num_preemptions=request.num_preemptions,
         )

@@ -415,7 +415,12 @@ class EngineCore:
             num_draft_tokens=drafts.num_draft_tokens,
             num_accepted_tokens_per_pos=list(drafts.num_accepted_tokens_per_pos),
             engine=self._replica,
+            num_skipped_waiting_reqs=len(scheduler.skipped_waiting),
         )
+        if isinstance(scheduler, RemoteKVScheduler):
+            external = scheduler.external_cache_stats
+            stats.external_cache_queries = external.queries
+            stats.external_cache_hits = external.hits
         if self.adapters is not None:
             counts = self.adapters.count(scheduler.running)
             stats.running_lora_adapters, stats.waiting_lora_adapters = counts

@@ -14,7 +14,7 @@ from typing import Any
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.kv_cache_manager import KVCacheBlocks
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, PrefixCacheStats
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
@@ -70,6 +70,7 @@ class RemoteKVScheduler(Scheduler):
         """What the connector has answered in this pass, by request."""
         self.passed_over: list[Request] = []
         """Requests that this pass has left waiting, in its order: skipped, or loading now."""
+        self.external_cache_stats = PrefixCacheStats()
         self.has_started_loads = False
         self.rewound: dict[str, int] = {}
         """Tokens of requests that the worker has computed ahead of, for the next plan."""
@@ -203,6 +204,8 @@ class RemoteKVScheduler(Scheduler):
             admitted = self._admit(step, request, KVCacheBlocks(), 0, 0)
         elif external == 0:
             admitted = super()._try_admit(step, request)
+            if admitted and request.num_preemptions == 0:
+                self.external_cache_stats.record(request.num_tokens - request.num_cached_tokens, 0)
         else:
             hits, num_local = self.kv_cache_manager.get_computed_blocks(request)
             admit = self._start_load if is_async else self._admit
@@ -296,6 +299,8 @@ class RemoteKVScheduler(Scheduler):
     def _count_cached(self, request: Request, num_local: int, external: int) -> None:
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_local + external
+            request.num_external_tokens = external
+        self.external_cache_stats.record(request.num_tokens - num_local, external)
         self.kv_cache_manager.prefix_cache_stats.record(request.num_tokens, num_local)
 
     # ------------------------------------------------------------------ progress

@@ -62,6 +62,32 @@ class SpecDecodingProm:
         self.seen = now
 
 
+class ExternalCacheProm:
+    """Counters of what a KV connector was asked for, and what it had.
+
+    Source: vllm/v1/metrics/loggers.py#L563-L590 (PrometheusStatLogger) @ v0.22.1
+    """
+
+    def __init__(self, families: Families, labels: Mapping[str, str]) -> None:
+        from prometheus_client import Counter
+
+        def counter(name: str, about: str) -> Any:
+            return families.series(Counter, "external_prefix_cache_" + name, about, labels)
+
+        self.counters = [
+            counter("queries", "Tokens that a KV connector was asked for."),
+            counter("hits", "Those that it had."),
+        ]
+        self.seen = [0, 0]
+
+    def record(self, stats: SchedulerStats) -> None:
+        """The engine tells totals; a counter takes what is new."""
+        now = [stats.external_cache_queries, stats.external_cache_hits]
+        for counter, value, before in zip(self.counters, now, self.seen, strict=True):
+            counter.inc(max(value - before, 0))
+        self.seen = now
+
+
 class LoRAProm:
     """Which adapters run and which wait, as labels of one gauge: when that was so.
 

@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
+NOT_COUNTED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
+"""Paths that a monitor asks all the time: they would drown the clients' requests."""
 CLIENT_GONE = 499
 FORESEEN = (
     APIError, EngineDeadError, EngineGenerateError, QueueFullError,
@@ -109,6 +111,7 @@ def build_app(
             allow_headers=list(allowed_headers),
             allow_credentials=allow_credentials,
         )
+    _count_http(app, state)  # here, so that refused keys are counted, too
     app.add_middleware(DropTheRest)
     if state.enable_request_id_headers:
         app.add_middleware(EchoRequestId)
@@ -150,6 +153,21 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
     add("/detokenize", DetokenizeRequest, create_detokenize)
     add("/v1/load_lora_adapter", LoadLoRARequest, lora.load)
     add("/v1/unload_lora_adapter", UnloadLoRARequest, lora.unload)
+
+
+def _count_http(app: FastAPI, state: ServerState) -> None:
+    """Counts, sizes and times of HTTP requests, and what this process takes, beside the engine's
+    figures in `/metrics`.
+
+    Source: vllm/entrypoints/serve/instrumentator/metrics.py#L19-L45 (attach_router) @ v0.22.1
+    """
+    from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+    from prometheus_fastapi_instrumentator import Instrumentator
+
+    registry = state.metrics.registry
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    Instrumentator(excluded_handlers=list(NOT_COUNTED), registry=registry).add().instrument(app)
 
 
 def _add_answers(app: FastAPI, state: ServerState) -> None:

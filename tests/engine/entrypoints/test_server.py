@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry
 
 from mini_vllm.entrypoints.openai.api_server import build_app
 from tests.engine.entrypoints.server import SLOW, Server, running
@@ -390,7 +391,8 @@ def test_every_answer_carries_the_id_of_its_request_once() -> None:
     engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={}, errored=True)
     state = SimpleNamespace(
         engine=engine, check_model=unforeseen, num_in_flight=0, readers=set(), draining=False,
-        enable_request_id_headers=True, metrics=SimpleNamespace(render=unforeseen),
+        enable_request_id_headers=True,
+        metrics=SimpleNamespace(render=unforeseen, registry=CollectorRegistry()),
     )  # fmt: skip
     app = build_app(state, ["key"], ["http://there"])  # type: ignore[arg-type]
     client = TestClient(app, raise_server_exceptions=True)
