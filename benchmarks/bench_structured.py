@@ -34,9 +34,12 @@ from benchmarks.bench_scheduler import machine
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from mini_vllm import LLM, SamplingParams, bundled
+from mini_vllm.config import StructuredOutputsConfig
+from mini_vllm.request import Request
 from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import StructuredOutputBackend
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions as Kind
+from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.native import NativeBackend
 from mini_vllm.structured_output.token_index import TokenTable, unpack_bits
 from mini_vllm.structured_output.xgrammar import XgrammarBackend
@@ -83,6 +86,8 @@ def main(argv: Sequence[str]) -> int:
     texts = vocabulary(options.vocab_size)
     tokens = TokenTable(texts)
     rows = [] if options.step_only else print_table(tokens)
+    print("\nsmall schema alone, and behind a large one: "
+          + ", ".join(f"{seconds * 1e3:.0f} ms" for seconds in waits(tokens)))  # fmt: skip
     ratio, small = step_ratio(tokens, options), bundled_ratio(options)
     for name, value in ((f"{options.vocab_size:,} tokens", ratio), ("bundled model", small)):
         verdict = "kept" if value <= STEP_LIMIT else "missed"
@@ -172,6 +177,27 @@ def measure(
         times.append(time.perf_counter() - start)
         grammar.accept_tokens("", [token])
     return compiled, first, statistics.median(times)
+
+
+def waits(tokens: TokenTable) -> list[float]:
+    """Seconds until a small schema is ready, alone and with a large one before it."""
+    fields = {f"p{i}": {"type": "array", "items": {"pattern": "^[a-z]{1,9}$"}} for i in range(300)}
+    large: dict[str, Any] = {"type": "object", "properties": fields}
+    times = []
+    alone: list[dict[str, Any]] = []
+    for before in (alone, [large]):
+        manager = StructuredOutputManager(StructuredOutputsConfig(), lambda: tokens, [END])
+        for number, schema in enumerate([*before, PERSON]):
+            params = SamplingParams(structured_outputs=StructuredOutputsParams(json=schema))
+            request = Request(str(number), [1], params, eos_token_id=END)
+            start = time.perf_counter()
+            manager.request_added(request)
+        constraint = request.structured_output_request
+        assert constraint is not None and constraint.future is not None
+        constraint.future.result()
+        times.append(time.perf_counter() - start)
+        manager.clear_backend()
+    return times
 
 
 def step_ratio(tokens: TokenTable, options: argparse.Namespace) -> float:

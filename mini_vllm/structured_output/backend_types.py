@@ -22,6 +22,9 @@ class StructuredOutputOptions(enum.Enum):
     COMPACT_JSON = "json without white space"
 
 
+LARGE_SPEC = 20_000
+"""Characters of a constraint that is large, whatever is in it."""
+
 StructuredOutputKey = tuple[StructuredOutputOptions, str]
 """Two requests with equal keys share one compiled grammar."""
 
@@ -83,6 +86,10 @@ class StructuredOutputBackend(ABC):
         Raises:
             ValueError: for what cannot be compiled or is too large; the message says why.
         """
+
+    def is_large(self, request_type: StructuredOutputOptions, grammar_spec: str) -> bool:
+        """Whether it may take long to compile, and others should not wait behind it."""
+        return len(grammar_spec) > LARGE_SPEC
 
     @abstractmethod
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:

@@ -19,7 +19,6 @@ Source: vllm/v1/structured_output/__init__.py#L36-L374 (StructuredOutputManager)
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +76,7 @@ class StructuredOutputManager(SchedulerExtension):
         self._tokens: TokenTable | None = None
         self._backends: dict[str, StructuredOutputBackend] = {}
         self._lock = threading.RLock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[str, ThreadPoolExecutor] = {}
         self._compiling: dict[StructuredOutputKey, Future[StructuredOutputGrammar]] = {}
         self.requests: dict[str, Request] = {}
         """Unfinished requests with a constraint."""
@@ -116,9 +115,11 @@ class StructuredOutputManager(SchedulerExtension):
 
     def clear_backend(self) -> None:
         """Let go of compiled grammars and threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        for future in list(self._compiling.values()):
+            future.cancel()
         for backend in self._backends.values():
             backend.destroy()
         self._backends.clear()
@@ -146,9 +147,13 @@ class StructuredOutputManager(SchedulerExtension):
     def grammar_init(self, request: Request) -> None:
         """Submit the compilation of a request's grammar to the pool. Does not wait for it.
 
+        Small grammars and large ones have a thread each, so a large one holds up large ones only.
+        There are no more, for all of them share Python's lock with the steps. Whether one is large
+        is found out by the thread of the small ones, which reads it.
+
         Equal constraints that arrive together are compiled once, one after the other: the second
-        task starts when the first is done, and finds the result in the backend's cache. Each
-        request has a grammar of its own all the same, for each stands elsewhere in it.
+        begins when the first is done, and finds the result in the backend's cache. Each request
+        has a grammar of its own all the same, for each stands elsewhere in it.
 
         Source: vllm/v1/structured_output/__init__.py#L115-L171
         (StructuredOutputManager.grammar_init) @ v0.22.1
@@ -156,23 +161,50 @@ class StructuredOutputManager(SchedulerExtension):
         constraint = request.structured_output_request
         if constraint is None or constraint.future is not None:
             return
-        if self._pool is None:
-            num_threads = max(((os.cpu_count() or 1) + 1) // 2, 1)
-            self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
+        if not self._pools:
+            self._pools = {
+                name: ThreadPoolExecutor(1, thread_name_prefix=f"{name} grammar")
+                for name in ("small", "large")
+            }
         key = constraint.structured_output_key
-        earlier = self._compiling.get(key)
+        earlier, future = self._compiling.get(key), Future[StructuredOutputGrammar]()
         constraint.submitted = time.monotonic()
-        constraint.future = self._pool.submit(self._compile, key, earlier)
-        self._compiling[key] = constraint.future
-        constraint.future.add_done_callback(lambda done: self._forget(key, done))
+        constraint.future = self._compiling[key] = future
+        future.add_done_callback(lambda done: self._forget(key, done))
+        if earlier is None:
+            self._submit("small", key, future)
+        else:
+            earlier.add_done_callback(lambda _: self._submit("small", key, future))
+
+    def _submit(
+        self, pool: str, key: StructuredOutputKey, future: Future[StructuredOutputGrammar]
+    ) -> None:
+        try:
+            self._pools[pool].submit(self._compile, pool, key, future)
+        except (KeyError, RuntimeError):  # the engine has been closed meanwhile
+            future.cancel()
 
     def _compile(
-        self, key: StructuredOutputKey, earlier: Future[StructuredOutputGrammar] | None
+        self, pool: str, key: StructuredOutputKey, future: Future[StructuredOutputGrammar]
+    ) -> None:
+        """In a thread: compile, unless nobody waits any more, or it is the other thread's."""
+        try:
+            if future.cancelled():
+                return
+            names = backends_for(self.config, key[0])
+            if pool == "small" and self.backend_named(names[0]).is_large(*key):
+                self._submit("large", key, future)
+                return
+            if not future.set_running_or_notify_cancel():
+                return
+            future.set_result(self._compile_with(names, key))
+        except Exception as error:  # of this request: its future tells it
+            if future.running() or future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def _compile_with(
+        self, names: Sequence[str], key: StructuredOutputKey
     ) -> StructuredOutputGrammar:
-        """In a thread of the pool."""
-        if earlier is not None:
-            wait([earlier])
-        names = backends_for(self.config, key[0])
         for name in names[:-1]:
             try:
                 return self.backend_named(name).compile_grammar(*key)

@@ -25,12 +25,14 @@ from mini_vllm.structured_output.json_schema import any_json, compile_schema
 from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.patterns import Pattern, Rules, one_of, parse_regex
 from mini_vllm.structured_output.pushdown import MAX_CONFIGURATIONS, Pushdown, compile_rules
-from mini_vllm.structured_output.regex_automaton import DEAD
+from mini_vllm.structured_output.regex_automaton import DEAD, TooLarge, check_size
 from mini_vllm.structured_output.structural_tag import compile_structural_tag
 from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, set_bits
 
 MAX_CACHE_BYTES = 256 * 2**20
 """Most memory for the compiled grammars that are kept."""
+LARGE_STATES = 8_000
+"""States of a grammar that is large: it takes a second and more."""
 MAX_CHOICE_LENGTH = 100_000
 """Most characters of all choices of one request."""
 
@@ -185,6 +187,18 @@ class NativeBackend(StructuredOutputBackend):
                 self._indexes[key] = index
                 self._shrink()
         return NativeGrammar(index, self.stop_token_ids)
+
+    def is_large(self, request_type: StructuredOutputOptions, grammar_spec: str) -> bool:
+        """By its text, then by the states that its rules will have before they are made small."""
+        if (request_type, grammar_spec) in self._indexes:
+            return False
+        if super().is_large(request_type, grammar_spec):
+            return True
+        rules = read_constraint(request_type, grammar_spec, self.any_whitespace, self.close_objects)
+        try:
+            return sum(check_size(pattern) for pattern in rules.values()) > LARGE_STATES
+        except TooLarge:  # it is refused at once
+            return False
 
     def _shrink(self) -> None:
         """Drop the grammars not used for longest until the rest fits; the newest stays."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +16,9 @@ from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from mini_vllm.structured_output.backend_types import StructuredOutputGrammar
 from mini_vllm.structured_output.manager import StructuredOutputManager
-from mini_vllm.structured_output.native import NativeBackend
+from mini_vllm.structured_output.native import NativeBackend, NativeGrammar
 from mini_vllm.structured_output.token_index import TokenTable, unpack_bits
 from mini_vllm.structured_output.utils import (
     apply_grammar_bitmask,
@@ -53,6 +57,66 @@ def letters(row: np.ndarray) -> str:
 
 def ids(text: str) -> list[int]:
     return [ord(char) - ord("a") if char != "." else EOS for char in text]
+
+
+class Slow(NativeBackend):
+    """Takes `x+` for large, and compiles it when it may."""
+
+    def __init__(self, may: threading.Event) -> None:
+        super().__init__(TokenTable(LETTERS), [EOS])
+        self.may = may
+
+    def is_large(self, request_type: Any, grammar_spec: str) -> bool:
+        return "x" in grammar_spec
+
+    def compile_grammar(self, request_type: Any, grammar_spec: str) -> NativeGrammar:
+        assert "x" not in grammar_spec or self.may.wait(PATIENCE)
+        return super().compile_grammar(request_type, grammar_spec)
+
+
+def test_small_grammars_pass_large_ones(manager: StructuredOutputManager) -> None:
+    """Not the large one, nor its twin, nor another one behind it is in the way; and one that
+    nobody waits for any more is not begun."""
+    may = threading.Event()
+    manager._backends["native"] = Slow(may)
+    large = [begin(manager, f"large {n}", regex) for n, regex in enumerate(("x", "x", "xx", "xxx"))]
+    small = [begin(manager, f"small {n}", "a" * (n + 1)) for n in range(3)]
+    for request in small:
+        future(request).result(PATIENCE)
+        assert manager.is_ready(request)
+    assert not any(map(manager.is_ready, large)) and not manager.failures()
+    manager.request_freed(large[3])
+    may.set()
+    for request in large[:3]:
+        future(request).result(PATIENCE)
+    assert future(large[3]).cancelled() and not manager._compiling
+
+
+def test_a_manager_that_is_closed_begins_nothing_more(manager: StructuredOutputManager) -> None:
+    may = threading.Event()
+    manager._backends["native"] = Slow(may)
+    requests = [begin(manager, str(n), "x") for n in range(3)]
+    manager.clear_backend()
+    may.set()
+    deadline = time.monotonic() + PATIENCE
+    while not all(future(request).done() for request in requests):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert future(requests[1]).cancelled() and future(requests[2]).cancelled()
+
+
+def begin(manager: StructuredOutputManager, request_id: str, regex: str) -> Request:
+    """A request with a constraint, which is not waited for."""
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex=regex))
+    request = Request(request_id, [1, 2], params, eos_token_id=EOS)
+    manager.request_added(request)
+    return request
+
+
+def future(request: Request) -> Future[StructuredOutputGrammar]:
+    constraint = request.structured_output_request
+    assert constraint is not None and constraint.future is not None
+    return constraint.future
 
 
 def test_a_request_waits_only_if_it_has_a_constraint(manager: StructuredOutputManager) -> None:
