@@ -112,7 +112,8 @@ def _plain(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_arguments(index: int, call: Any) -> dict[str, Any]:
-    """A call whose arguments are an object again: templates write them as JSON themselves.
+    """A call whose arguments are an object again: templates write them as JSON themselves. Some
+    clients and models write JSON in a text, so a text in the text is read, too.
 
     Source: vllm/entrypoints/chat_utils.py#L1803-L1842 (_postprocess_messages) @ v0.22.1
     """
@@ -120,12 +121,14 @@ def _with_arguments(index: int, call: Any) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError(f"messages[{index}].tool_calls holds a call without function.name; add it")
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
+    try:
+        while isinstance(arguments, str):  # each text is shorter than the one that held it
             arguments = json.loads(arguments or "{}")
-        except ValueError:  # a call that was cut: refused, it would end its conversation for good
-            logger.warning("messages[%d].tool_calls: arguments are no JSON and left out", index)
+    except (ValueError, RecursionError):
+        pass  # a call that was cut: refused, it would end its conversation for good
     if not isinstance(arguments, Mapping):
+        if arguments is not None:
+            logger.warning("messages[%d].tool_calls: arguments are no object; left out", index)
         arguments = {}
     return {**call, "function": {**function, "arguments": arguments}}
 

@@ -41,7 +41,12 @@ from mini_vllm.entrypoints.openai.protocol import (
     TokenizeRequest,
     UnloadLoRARequest,
 )
-from mini_vllm.entrypoints.openai.responses import create_response
+from mini_vllm.entrypoints.openai.responses import (
+    cancel_response,
+    create_response,
+    delete_response,
+    retrieve_response,
+)
 from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
 from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
 from mini_vllm.entrypoints.openai.tokenization import (
@@ -209,6 +214,18 @@ def _add_answers(app: FastAPI, state: ServerState) -> None:
         @app.get("/tokenizer_info")
         async def tokenizer() -> Response:
             return json_response(tokenizer_info(state))
+
+    @app.get("/v1/responses/{response_id}")
+    async def response(response_id: str) -> Response:
+        return await retrieve_response(state, response_id)
+
+    @app.delete("/v1/responses/{response_id}")
+    async def no_response(response_id: str) -> Response:
+        return await delete_response(state, response_id)
+
+    @app.post("/v1/responses/{response_id}/cancel")
+    async def cancelled(response_id: str) -> Response:
+        return await cancel_response(state, response_id)
 
     @app.get("/dashboard")
     async def dashboard() -> HTMLResponse:

@@ -22,7 +22,7 @@ from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
-from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
+from mini_vllm.entrypoints.openai.required_tools import AnswerParser, join_news, parser_of
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
@@ -33,12 +33,7 @@ from mini_vllm.entrypoints.openai.state import (
     room_for_output,
     usage_of,
 )
-from mini_vllm.entrypoints.openai.tool_parser import (
-    HermesToolParser,
-    ToolCall,
-    parse_tool_calls,
-    tool_schema,
-)
+from mini_vllm.entrypoints.openai.tool_parser import ToolCall, tool_schema
 from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import take_images
@@ -78,6 +73,10 @@ class ChatAnswer:
         if not self.request.tools or self.request.tool_choice == "none":
             return None
         return self.request.tool_choice or "auto"
+
+    def parser(self) -> AnswerParser:
+        """A fresh one for each of ``n``."""
+        return parser_of(self.tool_choice, self.request.parallel_tool_calls)
 
     def frame(self, kind: str) -> dict[str, Any]:
         return {
@@ -282,23 +281,13 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
 def _tool_calls(
     answer: ChatAnswer, completion: CompletionOutput
 ) -> tuple[str | None, list[ToolCall], str | None]:
-    """Content and calls of a finished completion, and why it has ended."""
-    choice, text, reason = answer.tool_choice, completion.text, completion.finish_reason
-    if choice is None:
-        return text, [], reason
-    if isinstance(choice, dict):
-        return "", [ToolCall(choice["function"]["name"], text)], reason
-    if choice == "auto":
-        content, calls = parse_tool_calls(text)
-        are_whole = bool(calls)
-    else:
-        parser = RequiredCallParser()
-        parser.extract_streaming(text)
-        calls, are_whole = parser.calls, parser.is_complete
-        content = "" if calls else text
-    if answer.request.parallel_tool_calls is False:
-        calls = calls[:1]
-    return content, calls, "tool_calls" if are_whole and reason == "stop" else reason
+    """Content and calls of a finished completion, and why it has ended: a stream of one piece."""
+    parser, reason = answer.parser(), completion.finish_reason
+    news = join_news(parser.extract_streaming(completion.text), parser.finish())
+    content = news.get("content", "")
+    if parser.calls and answer.tool_choice == "auto":
+        content = content or None
+    return content, parser.calls, "tool_calls" if parser.are_whole and reason == "stop" else reason
 
 
 # ---------------------------------------------------------------------- a streamed answer
@@ -352,20 +341,17 @@ class DeltaWriter:
 
     def __init__(self, answer: ChatAnswer) -> None:
         self.answer = answer
-        self.parser = HermesToolParser() if answer.tool_choice == "auto" else None
-        self.required = RequiredCallParser() if answer.tool_choice == "required" else None
-        self.text = ""
-        self.has_called = False
+        self.parser = answer.parser()
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
         """The choices to send for an output: usually one; none while a tool's call is held back,
         unless the caller wants token ids."""
-        delta = self._delta(completion.text)
+        delta = self.parser.extract_streaming(completion.text)
         reason = completion.finish_reason
         if reason is not None:
-            delta = self._last_delta(delta)
-            if reason == "stop" and self._are_whole:
+            delta = join_news(delta, self.parser.finish())
+            if reason == "stop" and self.parser.are_whole:
                 reason = "tool_calls"
         vocabulary = self.answer.state.vocabulary
         logprobs = chat_logprobs(self.answer.request, completion, vocabulary)
@@ -386,46 +372,6 @@ class DeltaWriter:
             choice["token_ids"] = completion.token_ids
         self._logprobs = []
         return [choice]
-
-    @property
-    def _are_whole(self) -> bool:
-        """Whether the answer was calls that the model had the choice of, to their end."""
-        return bool(self.parser and self.parser.calls) or bool(
-            self.required and self.required.is_complete
-        )
-
-    def _delta(self, text: str) -> dict[str, Any]:
-        choice = self.answer.tool_choice
-        if choice is None:
-            return {"content": text}
-        if self.parser is not None:
-            return self._cut_calls(self.parser.extract_streaming(text))
-        if self.required is not None:
-            self.text += "" if self.required.calls else text
-            calls = self.required.extract_streaming(text)
-            return self._cut_calls({"tool_calls": calls} if calls else {})
-        if not text:
-            return {}
-        call: dict[str, Any] = {"index": 0, "function": {"arguments": text}}
-        if not self.has_called:
-            self.has_called = True
-            call = {"index": 0} | ToolCall(choice["function"]["name"], text).as_dict()
-        return {"tool_calls": [call]}
-
-    def _last_delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        """What was held back joins the last delta."""
-        held = ""
-        if self.parser is not None:
-            held = self.parser.finish().get("content", "")
-        elif self.required is not None and not self.required.calls:
-            held = self.text
-        return delta | {"content": delta.get("content", "") + held} if held else delta
-
-    def _cut_calls(self, delta: dict[str, Any]) -> dict[str, Any]:
-        if self.answer.request.parallel_tool_calls is not False or "tool_calls" not in delta:
-            return delta
-        first = [change for change in delta.pop("tool_calls") if change["index"] == 0]
-        return delta | ({"tool_calls": first} if first else {})
 
 
 def chat_logprobs(

@@ -45,6 +45,7 @@ SAME_NAME = (
 
 REFUSED = {
     "prompt_embeds": "send text or token ids",
+    "functions": "send tools",
     "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
 }
 """Fields of vLLM's that would change the answer, and that this server has nothing for."""
@@ -382,12 +383,13 @@ class ChatCompletionRequest(GenerationRequest):
 
 
 class ResponsesRequest(GenerationRequest):
-    """The text part of OpenAI's newer interface."""
+    """OpenAI's newer interface: text, and calls of the client's functions."""
 
     input: str | Many[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     include: Many[str] | None = None
     truncation: Literal["auto", "disabled"] | None = "disabled"
@@ -396,68 +398,21 @@ class ResponsesRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     previous_response_id: str | None = None
+    store: bool | None = True
     conversation: str | dict[str, Any] | None = None
     background: bool | None = False
     prompt: dict[str, Any] | None = None
     tools: Many[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    max_tool_calls: int | None = None
 
     @property
     def has_form(self) -> bool:
-        return self._form() not in (None, {"type": "text"}) or super().has_form
+        is_call = bool(self.tools) and self.tool_choice not in (None, "none", "auto")
+        return is_call or self.form() not in (None, {"type": "text"}) or super().has_form
 
-    def as_chat(self) -> ChatCompletionRequest:
-        """The same wish as a conversation.
-
-        Raises:
-            APIError: for what this server cannot do, and would be wrong to ignore.
-        """
-        chats_only = ("previous_response_id", "conversation", "tools", "background", "prompt")
-        for name in (*chats_only, "use_beam_search"):
-            if getattr(self, name):
-                raise APIError(
-                    f"{name} is not supported here; use /v1/chat/completions", param=name
-                )
-        form = self._form()
-        if form is not None and self.structured_outputs:
-            raise APIError(
-                "text.format and structured_outputs are both given; give one",
-                param="structured_outputs",
-            )
-        includes_logprobs = "message.output_text.logprobs" in (self.include or ())
-        shared = {name: getattr(self, name) for name in GenerationRequest.model_fields}
-        return ChatCompletionRequest(
-            **shared
-            | {
-                "messages": self._messages(),
-                "n": None,
-                "response_format": form,
-                "max_tokens": self.max_output_tokens,
-                "logprobs": includes_logprobs,
-                "top_logprobs": self.top_logprobs if includes_logprobs else None,
-                "truncate_prompt_tokens": -1 if self.truncation == "auto" else None,
-                "chat_template_kwargs": self.chat_template_kwargs,
-                "mm_processor_kwargs": self.mm_processor_kwargs,
-            }
-        )
-
-    def _messages(self) -> list[dict[str, Any]]:
-        messages = (
-            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        )
-        if not messages:
-            raise APIError("input is empty; it must have at least 1 message", param="input")
-        for index, item in enumerate(messages):
-            if item.get("type", "message") != "message":
-                raise APIError(
-                    f"input[{index}] is of type {item['type']!r}; only messages are supported here",
-                    param="input",
-                )
-        plain = [{"role": item.get("role"), "content": item.get("content")} for item in messages]
-        if self.instructions:
-            plain.insert(0, {"role": "system", "content": self.instructions})
-        return plain
-
-    def _form(self) -> dict[str, Any] | None:
+    def form(self) -> dict[str, Any] | None:
         """The form of the text, as a chat asks for it: there the schema lies one level deeper."""
         form = (self.text or {}).get("format")
         if form is None:

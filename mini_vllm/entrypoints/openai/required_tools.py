@@ -1,10 +1,9 @@
-"""The calls of an answer that must be calls, while it is still being written.
+"""The calls of an answer that must be calls, whole and while it is still being written.
 
 ::
 
     [{"name": "weather", "parameters": {"city": "Oslo"}}, {"name": "clock", "para
-                        │              └── arguments ──┘                     no call yet
-                        └ from here on the name is certain
+                                       └── arguments ──┘                     no call yet
 
 An answer that ``max_tokens`` cuts keeps what was written: its last call may lack an end.
 
@@ -13,71 +12,150 @@ Source: vllm/tool_parsers/streaming.py#L103-L195 (extract_required_tool_call_str
 
 from __future__ import annotations
 
-import json
-import re
-from typing import Any
+from typing import Any, Protocol
 
-from mini_vllm.entrypoints.openai.tool_parser import ToolCall
+from mini_vllm.entrypoints.openai.json_object import ObjectReader
+from mini_vllm.entrypoints.openai.tool_parser import CallReader, HermesToolParser, ToolCall
 
-CALL_DEPTH = 2
-"""Brackets that are open between a call's own members: those of the list and of the call."""
-_HEAD = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:$')
+
+class AnswerParser(Protocol):
+    """Turns the text of one answer, in one piece or many, into deltas of content and calls.
+
+    Attributes:
+        calls: those that were told.
+        are_whole: there are calls that the model had the choice of, and each is whole.
+    """
+
+    @property
+    def calls(self) -> list[ToolCall]: ...
+
+    @property
+    def are_whole(self) -> bool: ...
+
+    def extract_streaming(self, delta: str) -> dict[str, Any]: ...
+
+    def finish(self) -> dict[str, Any]: ...
+
+
+def parser_of(choice: Any, parallel: bool | None = True) -> AnswerParser:
+    """The reader of an answer.
+
+    Args:
+        choice: None if the answer is text whatever it holds; "auto", "required", or a named tool.
+        parallel: False keeps the first call only.
+    """
+    if choice is None:
+        return TextParser()
+    if isinstance(choice, dict):
+        return NamedCallParser(choice["function"]["name"])
+    parser = HermesToolParser() if choice == "auto" else RequiredCallParser()
+    return FirstCallParser(parser) if parallel is False else parser
+
+
+def join_news(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two deltas as one."""
+    return first | {
+        key: first[key] + second[key] if key in first else second[key] for key in second
+    }
+
+
+class TextParser:
+    """All is content."""
+
+    calls: list[ToolCall] = []  # noqa: RUF012  (it stays empty)
+    are_whole = False
+
+    def extract_streaming(self, delta: str) -> dict[str, Any]:
+        return {"content": delta}
+
+    def finish(self) -> dict[str, Any]:
+        return {}
+
+
+class NamedCallParser:
+    """All is the arguments of one call, whose name the request has chosen."""
+
+    are_whole = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[ToolCall] = []
+        self._arguments = ObjectReader()
+
+    def extract_streaming(self, delta: str) -> dict[str, Any]:
+        if not delta:
+            return {}
+        self._arguments.read(delta)
+        is_new = not self.calls
+        if is_new:
+            self.calls.append(ToolCall(self.name))
+        (call,) = self.calls
+        call.arguments += delta
+        call.is_whole = self._arguments.is_whole
+        change = call.as_dict() if is_new else {"function": {"arguments": delta}}
+        return {"tool_calls": [{"index": 0} | change]}
+
+    def finish(self) -> dict[str, Any]:
+        return {}
 
 
 class RequiredCallParser:
-    """Reads each character of an answer once; it obeys the schema of "required".
+    """Reads a list of calls; the answer obeys the schema of "required".
 
     Attributes:
-        calls: those whose name is certain; of the last one, the arguments as far as they go.
         is_complete: the list has been closed.
     """
 
     def __init__(self) -> None:
         self.calls: list[ToolCall] = []
         self.is_complete = False
-        self._depth = 0
-        self._in_string = self._is_escaped = self._in_arguments = False
-        self._head = ""
-        self._news: list[tuple[int, str]] = []
+        self._text = ""
+        self._reader: CallReader | None = None
 
-    def extract_streaming(self, delta: str) -> list[dict[str, Any]]:
-        """The news that ``delta`` brings, as OpenAI's deltas of tool calls: of each call its
-        name and id come first, with what there is of its arguments, then their further pieces."""
-        known, self._news = len(self.calls), []
-        for character in delta:
-            self._take(character)
-        deltas = []
-        for index in range(max(known - 1, 0), len(self.calls)):
-            call = self.calls[index]
-            piece = "".join(character for place, character in self._news if place == index)
-            call.arguments += piece
-            if index >= known:
-                deltas.append({"index": index} | call.as_dict())
-            elif piece:
-                deltas.append({"index": index, "function": {"arguments": piece}})
-        return deltas
+    @property
+    def are_whole(self) -> bool:
+        return self.is_complete
 
-    def _take(self, character: str) -> None:
-        self._count_brackets(character)
-        if character == "}" and self._depth < CALL_DEPTH:
-            self._in_arguments, self._head = False, ""
-        elif self._in_arguments:
-            self._news.append((len(self.calls) - 1, character))
-        elif self._depth == CALL_DEPTH:
-            self._head += character
-            if character == ":" and (found := _HEAD.search(self._head)):
-                self.calls.append(ToolCall(json.loads(found[1]), ""))
-                self._in_arguments = True
-        self.is_complete = bool(self.calls) and self._depth == 0
+    def extract_streaming(self, delta: str) -> dict[str, Any]:
+        """The news that ``delta`` brings, as OpenAI's deltas of tool calls: of each call its name
+        and id come first, then its arguments as they grow."""
+        self._text += "" if self.calls else delta
+        changes = []
+        while delta:
+            if self._reader is None:
+                before, brace, behind = delta.partition("{")
+                self.is_complete = self.is_complete or (bool(self.calls) and "]" in before)
+                if not brace:
+                    break
+                self._reader, delta = CallReader(self.calls), brace + behind
+            changes += self._reader.read(delta)
+            delta = self._reader.rest or ""
+            self._reader = None if self._reader.rest is not None else self._reader
+        return {"tool_calls": changes} if changes else {}
 
-    def _count_brackets(self, character: str) -> None:
-        """Those in strings do not count."""
-        if self._in_string:
-            self._in_string = self._is_escaped or character != '"'
-            self._is_escaped = character == "\\" and not self._is_escaped
-        elif character == '"':
-            self._in_string = True
-        elif character in "[{":
-            self._depth += 1
-        elif character in "]}":
-            self._depth -= 1
+    def finish(self) -> dict[str, Any]:
+        """An answer that was cut before its first call is text."""
+        return {} if self.calls or not self._text else {"content": self._text}
+
+
+class FirstCallParser:
+    """What another parser finds, less the calls behind the first."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self.parser = parser
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return self.parser.calls[:1]
+
+    @property
+    def are_whole(self) -> bool:
+        return self.parser.are_whole
+
+    def extract_streaming(self, delta: str) -> dict[str, Any]:
+        news = self.parser.extract_streaming(delta)
+        first = [change for change in news.pop("tool_calls", []) if change["index"] == 0]
+        return news | ({"tool_calls": first} if first else {})
+
+    def finish(self) -> dict[str, Any]:
+        return self.parser.finish()

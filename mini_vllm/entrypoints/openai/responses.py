@@ -1,25 +1,36 @@
-"""``POST /v1/responses``: OpenAI's newer interface, for text, as a thin layer over a chat.
+"""``/v1/responses``: OpenAI's newer interface, as a layer over a chat.
+
+::
+
+    output:  message "I look."     function_call weather     message "I wait."
+             └── items, one after the other: each ends before the next begins ──┘
 
 Source: vllm/entrypoints/openai/responses/serving.py#L140-L1576 (OpenAIServingResponses) @ v0.22.1
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import re
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
-from mini_vllm.entrypoints.openai.chat import chat_logprobs, prepare_chat
-from mini_vllm.entrypoints.openai.errors import json_response
+from mini_vllm.entrypoints.openai.chat import ChatAnswer, chat_logprobs, prepare_chat
+from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
+from mini_vllm.entrypoints.openai.required_tools import AnswerParser, TextParser
+from mini_vllm.entrypoints.openai.response_items import Item, chat_of, input_items
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import ServerState, check_max_tokens, request_id
+from mini_vllm.entrypoints.openai.tool_parser import ToolCall
+from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -27,26 +38,149 @@ from mini_vllm.sampling_params import SamplingParams
 async def create_response(
     state: ServerState, request: ResponsesRequest, headers: Headers
 ) -> Response:
+    """``POST /v1/responses``: everything that can be refused is refused before the first event."""
     lora = state.check_model(request.model)
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
     check_max_tokens(state, "max_output_tokens", request.max_output_tokens)
-    chat = request.as_chat()
+    items = input_items(request, state.responses.items)
+    if request.previous_response_id is not None:
+        before = state.responses.get(request.previous_response_id, "previous_response_id")
+        items = before.items + items
+    chat = chat_of(request, items)
+    if chat.tools and chat.tool_choice in (None, "auto") and not state.can_choose_tools:
+        chat.tool_choice = "none"  # as vLLM: the model is shown the tools, and its answer is text
+    check_tools(state, chat)
     prompt, params = await prepare_chat(state, chat)
     answer_id = request_id("resp_", headers, request.request_id)
     assert isinstance(params, SamplingParams)  # beams are for chats
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority, headers)
-    answer = _Answer(state, request, chat, params, answer_id, state.name_of(lora), stream)
+    answer = _Answer(state, request, chat, params, answer_id, state.name_of(lora), stream, items)
     if request.stream:
         await state.settle([stream], [params])
         return EventStream(_stream(answer), lambda: state.close([stream]), done=b"")
     try:
         async for output in state.engine.outputs(stream):
             state.check_output(output)
-            answer.take(output.outputs[0])
-        return json_response(answer.body("completed"))
+            await asyncio.to_thread(list, answer.take(output.outputs[0]))  # others go on meanwhile
+        return json_response(answer.finished())
     finally:
         state.close([stream])
+
+
+async def retrieve_response(state: ServerState, response_id: str) -> Response:
+    """``GET /v1/responses/{id}``."""
+    return json_response(state.responses.get(response_id).body)
+
+
+async def delete_response(state: ServerState, response_id: str) -> Response:
+    """``DELETE /v1/responses/{id}``."""
+    state.responses.delete(response_id)
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+async def cancel_response(state: ServerState, response_id: str) -> Response:
+    """``POST /v1/responses/{id}/cancel``: refused, for what is kept has ended."""
+    state.responses.get(response_id)
+    raise APIError(
+        "the response has ended; only one in the background could be cancelled, and this server "
+        "has none: close the connection to cancel a response that is still coming"
+    )
+
+
+# ---------------------------------------------------------------------- items of the output
+
+WORDS = re.compile(r'[^<>{}\[\],:"\s]+|.', re.DOTALL)
+"""Words, and the marks of JSON and of tags one by one."""
+
+
+class Output:
+    """The items of an answer while it grows. Only the last one is open.
+
+    Attributes:
+        items: messages and calls as they are answered.
+    """
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self.parser = parser
+        self.items: list[Item] = []
+
+    def read(self, text: str, is_last: bool) -> Iterator[tuple[int, str]]:
+        """The pieces that a text brings: the place of an item, and what is added to it.
+
+        What may hold calls is read word by word: a call begins or ends at a mark, so no word holds
+        both, and items come in the order in which they were written, however the text was cut.
+        """
+        pieces = [text] if isinstance(self.parser, TextParser) else WORDS.findall(text)
+        news = [self.parser.extract_streaming(piece) for piece in pieces]
+        news += [self.parser.finish()] if is_last else []
+        pairs = (pair for delta in news for pair in self._take(delta))
+        for place, group in itertools.groupby(pairs, lambda pair: pair[0]):
+            yield place, "".join(piece for _, piece in group)
+        if is_last and not self.items:
+            yield self._add(_message()), ""
+
+    def _take(self, delta: dict[str, Any]) -> Iterator[tuple[int, str]]:
+        """What ends an open call stands behind its last piece."""
+        content, changes = delta.get("content", ""), delta.get("tool_calls", ())
+        if self._is_open("function_call"):
+            yield from itertools.chain(self._take_calls(changes), self._take_content(content))
+        else:
+            yield from itertools.chain(self._take_content(content), self._take_calls(changes))
+
+    def _take_content(self, content: str) -> Iterator[tuple[int, str]]:
+        if content:
+            if not self._is_open("message"):
+                self._add(_message())
+            self.items[-1]["content"][0]["text"] += content
+            yield len(self.items) - 1, content
+
+    def _take_calls(self, changes: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str]]:
+        for change in changes:
+            if "id" in change:
+                self._add(_call(self.parser.calls[change["index"]]))
+            arguments = change["function"]["arguments"]
+            self.items[-1]["arguments"] += arguments
+            yield len(self.items) - 1, arguments
+
+    def _is_open(self, kind: str) -> bool:
+        return bool(self.items) and self.items[-1]["type"] == kind
+
+    def _add(self, item: Item) -> int:
+        self.items.append(item)
+        return len(self.items) - 1
+
+    def close(self, place: int, is_cut: bool) -> Item:
+        """Give an item its status: a call is complete if its arguments are, text if no limit has
+        cut it."""
+        item = self.items[place]
+        if item["type"] == "function_call":
+            call = next(one for one in self.parser.calls if one.id == item["call_id"])
+            is_cut = not call.is_whole
+        item["status"] = "incomplete" if is_cut else "completed"
+        return item
+
+
+def _message() -> Item:
+    part: Item = {"type": "output_text", "text": "", "annotations": [], "logprobs": None}
+    return {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "status": "in_progress",
+        "content": [part],
+    }
+
+
+def _call(call: ToolCall) -> Item:
+    return {
+        "id": f"fc_{uuid.uuid4().hex}",
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": "",
+        "status": "in_progress",
+    }
 
 
 class _Answer:
@@ -61,45 +195,51 @@ class _Answer:
         id: str,
         model: str,
         stream: Stream,
+        items: list[Item],
     ) -> None:
         self.state, self.request, self.stream = state, request, stream
-        self.id, self.model = id, model
+        self.id, self.model, self.items = id, model, items
         self.chat, self.params = chat, params
-        self.logprobs: list[dict[str, Any]] = []
-        self.message_id = f"msg_{uuid.uuid4().hex}"
+        self.output = Output(ChatAnswer(state, chat, id, model, stream, "assistant").parser())
         self.created = int(time.time())
-        self.text, self.num_tokens = "", 0
+        self.num_tokens = 0
         self.finish_reason: str | None = None
+        self._held: list[dict[str, Any]] = []  # logprobs of tokens without text yet
 
-    def take(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """Add what is new; returns its entries of logprobs."""
+    def take(self, completion: CompletionOutput) -> Iterator[tuple[int, str, list[Any]]]:
+        """The pieces that an output brings: an item's place, text, and the logprobs of a message;
+        those of calls are not told."""
         found = chat_logprobs(self.chat, completion, self.state.vocabulary)
-        news = found["content"] if found is not None else []
-        self.logprobs += news
-        self.text += completion.text
+        self._held += found["content"] if found is not None else []
         self.num_tokens += len(completion.token_ids)
         self.finish_reason = completion.finish_reason
-        return news
+        is_last = completion.finish_reason is not None
+        for place, piece in self.output.read(completion.text, is_last):
+            logprobs, self._held = self._held, []
+            item = self.output.items[place]
+            if item["type"] == "message" and self.chat.wants_logprobs:
+                part = item["content"][0]
+                part["logprobs"] = (part["logprobs"] or []) + logprobs
+            yield place, piece, logprobs
 
-    def part(self, text: str) -> dict[str, Any]:
-        logprobs = self.logprobs if self.chat.wants_logprobs else None
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    @property
+    def is_cut(self) -> bool:
+        return self.finish_reason == "length"
 
-    def item(self, status: str) -> dict[str, Any]:
-        content = [self.part(self.text)] if status != "in_progress" else []
-        return {
-            "id": self.message_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
+    def finished(self) -> dict[str, Any]:
+        """The body of the whole response, which is kept if the request does not say otherwise."""
+        last = len(self.output.items) - 1
+        for place in range(last + 1):
+            self.output.close(place, self.is_cut and place == last)
+        body = self.body("incomplete" if self.is_cut else "completed")
+        if self.request.store is not False:
+            self.state.responses.add(body, self.items)
+        return body
 
     def body(self, status: str) -> dict[str, Any]:
         """The response object; a limit that was reached makes it "incomplete"."""
-        cut = status == "completed" and self.finish_reason == "length"
         num_prompt = len(self.stream.live.prompt_token_ids)
-        done = status == "completed"
+        done = status != "in_progress"
         usage = {
             "input_tokens": num_prompt,
             "input_tokens_details": {"cached_tokens": self.stream.live.num_cached_tokens},
@@ -107,67 +247,118 @@ class _Answer:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": num_prompt + self.num_tokens,
         }
+        request = self.request
+        is_cut = status == "incomplete"
+        function = {"description": None, "parameters": None, "strict": None}
         return {
             "id": self.id,
             "object": "response",
             "created_at": self.created,
-            "status": "incomplete" if cut else status,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "error": None,
-            "instructions": self.request.instructions,
+            "instructions": request.instructions,
             "model": self.model,
-            "output": [self.item("incomplete" if cut else "completed")] if done else [],
-            "parallel_tool_calls": True,
+            "output": self.output.items if done else [],
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
             "temperature": self.params.temperature,
             "top_p": self.params.top_p,
             "presence_penalty": self.params.presence_penalty,
             "frequency_penalty": self.params.frequency_penalty,
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": request.tool_choice or "auto",
+            "tools": [function | tool for tool in request.tools or []],
             "max_output_tokens": self.params.max_tokens,
-            "max_tool_calls": None,
+            "max_tool_calls": request.max_tool_calls,
             "background": False,
-            "metadata": self.request.metadata,
-            "previous_response_id": None,
+            "metadata": request.metadata,
+            "previous_response_id": request.previous_response_id,
             "prompt": None,
-            "reasoning": None,
+            "reasoning": request.reasoning,
             "service_tier": "auto",
-            "text": self.request.text,
+            "store": request.store is not False,
+            "text": request.text,
             "top_logprobs": self.params.logprobs,
-            "truncation": self.request.truncation or "disabled",
-            "user": self.request.user,
+            "truncation": request.truncation or "disabled",
+            "user": request.user,
             "kv_transfer_params": None,
             "usage": usage if done else None,
         }
 
 
-async def _stream(answer: _Answer) -> AsyncIterator[bytes]:
-    """The events, numbered from 0: created, in_progress, the item, its part, deltas, done."""
-    numbers = itertools.count()
-    place = {"item_id": answer.message_id, "output_index": 0, "content_index": 0}
+# ---------------------------------------------------------------------- events
 
-    def event(kind: str, **more: Any) -> bytes:
-        body = {"type": kind, "sequence_number": next(numbers), **more}
+
+class _Events:
+    """Events, numbered from 0."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+
+    def of(self, kind: str, **more: Any) -> bytes:
+        body = {"type": kind, "sequence_number": next(self.numbers), **more}
         return f"event: {kind}\n".encode() + sse_event(body)
 
-    yield event("response.created", response=answer.body("in_progress"))
-    yield event("response.in_progress", response=answer.body("in_progress"))
-    item = answer.item("in_progress")
-    yield event("response.output_item.added", output_index=0, item=item)
-    yield event("response.content_part.added", **place, part=answer.part(""))
-    held: list[dict[str, Any]] = []  # of tokens without text yet
-    async for output in answer.state.engine.outputs(answer.stream):
-        answer.state.check_output(output)
-        completion = output.outputs[0]
-        held += answer.take(completion)
-        if completion.text:
-            delta = completion.text
-            yield event("response.output_text.delta", **place, delta=delta, logprobs=held)
-            held = []
-    whole = answer.logprobs
-    yield event("response.output_text.done", **place, text=answer.text, logprobs=whole)
-    yield event("response.content_part.done", **place, part=answer.part(answer.text))
-    body = answer.body("completed")
-    yield event("response.output_item.done", output_index=0, item=body["output"][0])
+    def begin(self, place: int, item: Item) -> Iterator[bytes]:
+        """An item that is still empty, and of a message its part."""
+        is_call = item["type"] == "function_call"
+        empty: Item = {"arguments": ""} if is_call else {"content": []}
+        yield self.of("response.output_item.added", output_index=place, item=item | empty)
+        if not is_call:
+            part = item["content"][0] | {"text": "", "logprobs": None}
+            yield self.of("response.content_part.added", **_where(place, item), part=part)
+
+    def delta(self, place: int, item: Item, piece: str, logprobs: list[Any]) -> Iterator[bytes]:
+        if not piece:
+            return
+        if item["type"] == "function_call":
+            kind = "response.function_call_arguments.delta"
+            yield self.of(kind, item_id=item["id"], output_index=place, delta=piece)
+        else:
+            kind = "response.output_text.delta"
+            yield self.of(kind, **_where(place, item), delta=piece, logprobs=logprobs)
+
+    def end(self, place: int, item: Item) -> Iterator[bytes]:
+        """An item that is whole, and before that the whole of what it holds."""
+        if item["type"] == "function_call":
+            yield self.of(
+                "response.function_call_arguments.done",
+                item_id=item["id"], output_index=place,
+                name=item["name"], arguments=item["arguments"],
+            )  # fmt: skip
+        else:
+            where, part = _where(place, item), item["content"][0]
+            yield self.of(
+                "response.output_text.done",
+                **where, text=part["text"], logprobs=part["logprobs"] or [],
+            )  # fmt: skip
+            yield self.of("response.content_part.done", **where, part=part)
+        yield self.of("response.output_item.done", output_index=place, item=item)
+
+
+def _where(place: int, item: Item) -> dict[str, Any]:
+    """The place of a message's part."""
+    return {"item_id": item["id"], "output_index": place, "content_index": 0}
+
+
+async def _stream(answer: _Answer) -> AsyncIterator[bytes]:
+    """created, in_progress, then of each item: added, its deltas, done; at last completed."""
+    events, output, num_begun = _Events(), answer.output, 0
+    yield events.of("response.created", response=answer.body("in_progress"))
+    yield events.of("response.in_progress", response=answer.body("in_progress"))
+    async for one in answer.state.engine.outputs(answer.stream):
+        answer.state.check_output(one)
+        for place, piece, logprobs in answer.take(one.outputs[0]):
+            if place == num_begun:
+                if place:
+                    for event in events.end(place - 1, output.close(place - 1, False)):
+                        yield event
+                for event in events.begin(place, output.items[place]):
+                    yield event
+                num_begun += 1
+            for event in events.delta(place, output.items[place], piece, logprobs):
+                yield event
+    body = answer.finished()
+    for event in events.end(num_begun - 1, output.items[-1]):
+        yield event
     # As vLLM: the status says whether it was cut. OpenAI's client waits for no other event.
-    yield event("response.completed", response=body)
+    yield events.of("response.completed", response=body)

@@ -17,6 +17,7 @@ from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.vocabulary import Vocabulary
 from mini_vllm.entrypoints.openai.errors import APIError, of_output
 from mini_vllm.entrypoints.openai.protocol import GenerationRequest
+from mini_vllm.entrypoints.openai.response_store import ResponseStore
 from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType, num_ids
 from mini_vllm.lora.request import LoRARequest
@@ -72,6 +73,8 @@ class ServerState:
     enable_tokenizer_info_endpoint: bool = False
     loras: dict[str, LoRARequest] = field(default_factory=dict)
     """Adapters by the model name that selects them."""
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    """Of /v1/responses, for the requests that go on with them."""
     draining: bool = False
     num_in_flight: int = 0
     readers: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -86,6 +89,11 @@ class ServerState:
     @property
     def model_name(self) -> str:
         return self.served_model_names[0]
+
+    @property
+    def can_choose_tools(self) -> bool:
+        """Whether calls that the model makes of its own accord can be read."""
+        return self.enable_auto_tool_choice and self.tool_call_parser is not None
 
     def check_model(self, name: str | None) -> LoRARequest | None:
         """The adapter that a model name selects; None for the model itself, also without a name.

@@ -5,8 +5,8 @@
     I'll look. <tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>
     └ content ┘└──────────────────────────── one call ─────────────────────────────────┘
 
-While it streams, the text so far is parsed afresh each time and only what is new is sent. What may
-yet turn out to be a tag is held back::
+There is one reader: a whole answer is a stream of one piece. A call ends where its JSON ends, so a
+tag in one of its texts is text. What may yet turn out to be a tag is held back::
 
     so far        "I'll look. <tool_"     content "I'll look. ", held "<tool_"
 
@@ -16,11 +16,11 @@ Source: vllm/tool_parsers/hermes_tool_parser.py#L34-L273 (Hermes2ProToolParser) 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from mini_vllm.entrypoints.openai.json_object import ObjectReader
 from mini_vllm.structured_output.references import moved
 
 START, END = "<tool_call>", "</tool_call>"
@@ -28,11 +28,16 @@ START, END = "<tool_call>", "</tool_call>"
 
 @dataclass
 class ToolCall:
-    """One call as OpenAI writes it; ``arguments`` is JSON in a string."""
+    """One call as OpenAI writes it; ``arguments`` is JSON in a string.
+
+    Attributes:
+        is_whole: its arguments were written to their end; if not, they are what there is of them.
+    """
 
     name: str
-    arguments: str
+    arguments: str = ""
     id: str = field(default_factory=lambda: f"chatcmpl-tool-{uuid.uuid4().hex}")
+    is_whole: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.arguments}
@@ -43,24 +48,14 @@ def parse_tool_calls(text: str) -> tuple[str | None, list[ToolCall]]:
     """Split a whole answer into content and calls.
 
     Returns:
-        The text before the first call (None if there is none), and the calls. If one of them is
-        no JSON object with a name, all of the text is content: a broken call is no call.
+        The text around the calls (None if there are calls and no text), and the calls. What
+        cannot be read as a call is content.
     """
-    place = text.find(START)
-    if place < 0:
-        return text, []
-    calls = []
-    for part in text[place:].split(START)[1:]:
-        try:
-            value = json.loads(part.split(END)[0])
-            arguments = json.dumps(value.get("arguments", {}), ensure_ascii=False)
-            name = value["name"]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return text, []
-        if not isinstance(name, str):
-            return text, []
-        calls.append(ToolCall(name, arguments))
-    return text[:place].strip() or None, calls
+    parser = HermesToolParser()
+    content = "".join(
+        news.get("content", "") for news in (parser.extract_streaming(text), parser.finish())
+    )
+    return content or (None if parser.calls else content), parser.calls
 
 
 def partial_tag_overlap(text: str, tag: str) -> int:
@@ -77,111 +72,200 @@ def partial_tag_overlap(text: str, tag: str) -> int:
     return 0
 
 
-def find_name(call: str) -> str | None:
-    """The name in a call that is still being written; None until its closing quote is there."""
-    place = call.find('"name"')
-    if place < 0:
+def find_name(call: ObjectReader) -> str | None:
+    """The name in a call that is still being written; None until its closing quote is there, and
+    for what is no name: not a text, an empty one, or half of a surrogate pair."""
+    text, is_whole = call.find("name") or ("", False)
+    if not is_whole or not text.startswith('"'):
         return None
-    rest = call[place + len('"name"') :].lstrip()
-    if not rest.startswith(":"):
-        return None
-    try:
-        name, _ = json.JSONDecoder().raw_decode(rest[1:].lstrip())
-    except ValueError:
-        return None
-    return name if isinstance(name, str) else None
+    name = json.loads(text)
+    return name if name and is_unicode(name) else None
 
 
-def find_arguments(call: str, is_complete: bool) -> str:
+def find_arguments(call: ObjectReader) -> str:
     """The arguments of a call that is still being written, as far as they are certain.
 
     ::
 
-        {"name": "f", "arguments": {"a": 1         {"a": 1       as far as they are written
-        {"name": "f", "arguments": {"a": 1}}       {"a": 1}      the last brace closes the call
-        {"name": "f"                               nothing yet; {} once the call is complete
+        {"name": "f", "arguments": {"a": 1       {"a": 1      as far as they are written
+        {"name": "f", "arguments": {"a": 1}}     {"a": 1}     the last brace closes the call
+        {"name": "f", "parameters": {"a": 1}}    {"a": 1}     some models call them so
+        {"name": "f", "arguments": "{\\"a           nothing yet: a text is read when it is whole
+        {"name": "f", "arguments": "{\\"a\\": 1}"    {"a": 1}     some models write JSON in a text
+        {"name": "f"                             nothing yet; {} once the call is whole
 
-    White space at the end is never certain: the brace of the call may follow. Of a complete call
-    whose arguments are no JSON, all counts but that brace.
+    They are the model's own text. Numbers, true, false and null count when they are whole.
     """
-    found = re.search(r'"arguments"\s*:\s*', call)  # with its colon: a tool may have that name
-    if not found:
-        return "{}" if is_complete else ""
-    text = call[found.end() :]
+    found = call.find("arguments", "parameters")
+    if found is None:
+        return "{}" if call.is_whole else ""
+    text, is_whole = found
+    if text.startswith(("{", "[")):
+        return text
+    if not is_whole:
+        return ""
+    return json_in_text(text) if text.startswith('"') else text
+
+
+def json_in_text(text: str) -> str:
+    """The JSON that a JSON text holds: ``{}`` if it is empty, and the text itself, with its
+    quotes, if it holds no JSON."""
+    inner = json.loads(text) or "{}"
     try:
-        _, end = json.JSONDecoder().raw_decode(text)
-        return text[:end]
-    except ValueError:
-        return text.rstrip() if not is_complete else text.rstrip().removesuffix("}").rstrip()
+        json.loads(inner)
+    except (ValueError, RecursionError):
+        return text
+    return inner if is_unicode(inner) else text
 
 
-@dataclass
-class _Sent:
-    """What has been sent of one call."""
+def is_unicode(text: str) -> bool:
+    """Whether it can be sent: JSON can write half of a surrogate pair, UTF-8 cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
-    id: str | None = None
-    arguments: str = ""
+
+class CallReader:
+    """One call while it is being written: its tag has been read, ``{...}</tool_call>`` follows.
+
+    A call is told from the first character of its arguments on, if its name is known by then, and
+    what was told is not taken back. So if it breaks later, it remains with what there is of it.
+
+    Args:
+        calls: it joins them when it is told.
+        start, end: the tags; ``end`` may be missing, and white space around it has no meaning.
+
+    Attributes:
+        content: of what turned out to be no call.
+        rest: the text behind; None until the call has ended.
+    """
+
+    def __init__(self, calls: list[ToolCall], start: str = "", end: str = "") -> None:
+        self.calls, self.start, self.end = calls, start, end
+        self.object = ObjectReader()
+        self.call: ToolCall | None = None
+        self.content = ""
+        self.rest: str | None = None
+        self._behind = ""
+
+    def read(self, text: str) -> list[dict[str, Any]]:
+        """The news that ``text`` brings, as OpenAI's deltas of tool calls: the name with its id
+        first, then the arguments as they grow."""
+        self._behind += text if self._has_ended else self.object.read(text)
+        news = self._news()
+        if self._has_ended:
+            self._leave()
+        return news
+
+    def give_up(self) -> None:
+        """Nothing more will come."""
+        if self.call is None:
+            self._be_text()
+        else:
+            self.rest = ""
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.object.is_whole or self.object.is_broken
+
+    def _news(self) -> list[dict[str, Any]]:
+        name = find_name(self.object) if self.call is None else self.call.name
+        arguments = find_arguments(self.object)
+        if not name or not arguments:
+            return []
+        news: list[dict[str, Any]] = []
+        if self.call is None:
+            self.call = ToolCall(name)
+            self.calls.append(self.call)
+            news.append({"index": len(self.calls) - 1} | self.call.as_dict())
+        piece = arguments[len(self.call.arguments) :]
+        if piece:
+            self.call.arguments = arguments
+            news.append({"index": len(self.calls) - 1, "function": {"arguments": piece}})
+        _, is_whole = self.object.find("arguments", "parameters") or ("", True)
+        self.call.is_whole = is_whole
+        return news
+
+    def _leave(self) -> None:
+        """Pass over the end tag and the white space around it, as soon as they are there."""
+        if self.call is None:
+            self._be_text()
+            return
+        self._behind = self._behind.lstrip()
+        if self.end and self._behind.startswith(self.end):
+            self._behind, self.end = self._behind[len(self.end) :].lstrip(), ""
+        if self._behind and not self.end.startswith(self._behind):
+            self.rest = self._behind
+
+    def _be_text(self) -> None:
+        """No call: a whole object is content; of a broken one its tag is, and behind that tag a
+        good call may stand."""
+        read, is_whole = self.object.text, self.object.is_whole
+        self.content = self.start + (read if is_whole else "")
+        self.rest = (read if self.start and not is_whole else "") + self._behind
 
 
 class HermesToolParser:
-    """Turns the text of one streamed answer into deltas of content and tool calls."""
+    """Turns the text of one streamed answer into deltas of content and tool calls.
+
+    Attributes:
+        text: what has come and is not read yet: what may be the beginning of a tag.
+        calls: those that were told.
+        reader: of the call that is being read.
+    """
 
     def __init__(self) -> None:
         self.text = ""
-        self.num_content_sent = 0
-        self.calls: list[_Sent] = []
+        self.calls: list[ToolCall] = []
+        self.reader: CallReader | None = None
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether there are calls, and each was written to its end."""
+        return bool(self.calls) and all(call.is_whole for call in self.calls)
 
     def extract_streaming(self, delta: str) -> dict[str, Any]:
         """The news that ``delta`` brings, as a delta of OpenAI's: "content", "tool_calls", or {}.
 
-        Content is what stands before the first tag, less what may be the beginning of one. Of
-        each call the name comes first, with its id, then the arguments as they grow.
+        Content is what stands outside of calls, less what may be the beginning of a tag. Of each
+        call the name comes first, with its id, then the arguments as they grow.
 
         Source: vllm/tool_parsers/hermes_tool_parser.py#L203-L273
         (Hermes2ProToolParser.extract_tool_calls_streaming) @ v0.22.1
         """
         self.text += delta
-        news: dict[str, Any] = {}
-        content, *calls = self.text.split(START)
-        end = len(content) - (0 if calls else partial_tag_overlap(content, START))
-        if end > self.num_content_sent:
-            news["content"] = content[self.num_content_sent : end]
-            self.num_content_sent = end
-        deltas = [change for i, call in enumerate(calls) for change in self._call_news(i, call)]
-        if deltas:
-            news["tool_calls"] = deltas
-        return news
+        content, changes = "", []
+        while self.text:
+            if self.reader is None:
+                before, tag, rest = self.text.partition(START)
+                end = len(before) - (0 if tag else partial_tag_overlap(before, START))
+                content += before[:end]
+                if not tag:
+                    self.text = before[end:]
+                    break
+                self.reader, self.text = CallReader(self.calls, START, END), rest
+            else:
+                changes += self.reader.read(self.text)
+                content += self._leave_call()
+        news = {"content": content, "tool_calls": changes}
+        return {key: value for key, value in news.items() if value}
 
-    def _call_news(self, index: int, call: str) -> list[dict[str, Any]]:
-        """What is new of the ``index``-th call, whose text so far is ``call``."""
-        body, tag, _ = call.partition(END)
-        if not tag:
-            body = body[: len(body) - partial_tag_overlap(body, END)]
-        name = find_name(body)
-        if name is None:
-            return []
-        while len(self.calls) <= index:
-            self.calls.append(_Sent())
-        sent, news = self.calls[index], []
-        if sent.id is None:
-            sent.id = f"chatcmpl-tool-{uuid.uuid4().hex}"
-            function = {"name": name, "arguments": ""}
-            news.append({"index": index, "id": sent.id, "type": "function", "function": function})
-        arguments = find_arguments(body, bool(tag))
-        if len(arguments) > len(sent.arguments):
-            function = {"arguments": arguments[len(sent.arguments) :]}
-            news.append({"index": index, "function": function})
-            sent.arguments = arguments
-        return news
+    def _leave_call(self) -> str:
+        """Go on behind the call if it has ended. Returns what turned out to be text."""
+        assert self.reader is not None
+        self.text, content = self.reader.rest or "", self.reader.content
+        if self.reader.rest is not None:
+            self.reader = None
+        return content
 
     def finish(self) -> dict[str, Any]:
         """What was held back, now that nothing more will come: the beginning of a tag that never
-        was one, and calls that never got a name. Broken as they are, they are text."""
-        content, *calls = self.text.split(START)
-        named = {index for index, sent in enumerate(self.calls) if sent.id is not None}
-        nameless = [START + call for index, call in enumerate(calls) if index not in named]
-        held = content[self.num_content_sent :] + "".join(nameless)
-        return {"content": held} if held else {}
+        was one, and a call without a name. Broken as they are, they are text."""
+        content = ""
+        while self.reader is not None:
+            self.reader.give_up()
+            content += self._leave_call()
+            content += self.extract_streaming("").get("content", "")
+        content, self.text = content + self.text, ""
+        return {"content": content} if content else {}
 
 
 # ---------------------------------------------------------------------- what a request asks for

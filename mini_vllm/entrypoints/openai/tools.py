@@ -51,8 +51,7 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
             f"tool_choice is {choice!r}; it must be 'none', 'auto', 'required' or a named tool",
             param="tool_choice",
         )
-    can_choose = state.enable_auto_tool_choice and state.tool_call_parser is not None
-    if choice in (None, "auto") and not can_choose:
+    if choice in (None, "auto") and not state.can_choose_tools:
         raise APIError(
             '"auto" tool choice needs a server that was started with --enable-auto-tool-choice '
             "--tool-call-parser hermes",

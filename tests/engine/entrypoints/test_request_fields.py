@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -131,6 +132,9 @@ def test_of_two_forms_the_newer_counts(
     assert '"7"' in answer.text
 
 
+FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+
+
 @pytest.mark.parametrize(
     ("path", "change", "part"),
     [
@@ -157,7 +161,17 @@ def test_of_two_forms_the_newer_counts(
         ("responses", {"text": {"format": {"type": "x"}}}, "text.format.type is 'x'"),
         ("responses", {"text": {"format": "json"}}, "text.format.type is 'json'"),
         ("responses", {"text": {"format": {"type": "json_schema"}}}, "but no schema"),
-        ("responses", {"input": [{"type": "function_call_output"}]}, "input[0] is of type"),
+        ("responses", {"input": [{"type": "web_search_call"}]}, "input[0] is of type"),
+        ("responses", {"input": [{"type": "function_call_output"}]}, "input[0].output is None"),
+        ("responses", {"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
+        ("responses", {"input": [{"type": "item_reference", "id": "x"}]}, "'x', which is not kept"),
+        ("responses", {"tools": [{"type": "web_search"}]}, "tools[0] has type 'web_search'"),
+        ("responses", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "has no name"),
+        ("responses", {"tool_choice": "required"}, "tool_choice is given but tools is not"),
+        ("responses", {"tools": [FLAT], "tool_choice": {"type": "mcp"}}, "{'type': 'mcp'}"),
+        ("responses", {"tools": [FLAT], "tool_choice": {"type": "function", "name": "g"}}, "'g'"),
+        ("responses", {"reasoning": {"effort": 5}}, "reasoning.effort is 5"),
+        ("chat/completions", {"functions": [{"name": "f"}]}, "functions is not supported; send to"),
     ],
 )
 def test_fields_that_cannot_be_obeyed(
@@ -259,6 +273,7 @@ def test_arguments_of_earlier_calls_are_objects_for_the_template() -> None:
         ('{"city": "Oslo"}', '{"city": "Oslo"}'),
         ("", "{}"),
         ({"a": 1}, '{"a": 1}'),
+        (json.dumps('{"city": "Oslo"}'), '{"city": "Oslo"}'),
         (None, "{}"),
         ('{"city": "Os', "{}"),  # cut by max_tokens: its conversation goes on all the same
         ('["Oslo"]', "{}"),

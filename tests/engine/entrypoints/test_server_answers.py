@@ -380,12 +380,6 @@ def test_other_ways_to_ask_for_a_form(client: openai.OpenAI, server: Server) -> 
     assert bad.status_code == 400 and "regex" in bad.json()["error"]["message"]
 
 
-def test_responses_refuse_what_they_cannot_do(server: Server) -> None:
-    for name, value in (("previous_response_id", "r"), ("tools", [WEATHER])):
-        answer = server.post("/v1/responses", input="Hello", **{name: value})
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == name
-
-
 # ---------------------------------------------------------------------- adapters
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from labkit.testing import expect
 
-CALL = '<tool_call>{"name": "w", "arguments": {"a": "}"}}</tool_call>'
+CALL = '<tool_call>{"name": "w", "arguments": {"a": "}</tool_call>"}}</tool_call>'
+
+ARGUMENTS = '{"a": "}</tool_call>"}'
 
 
 def parsed(scene: Any, *pieces: str) -> Any:
@@ -28,25 +30,28 @@ def test_14_12_what_may_become_a_tag(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "complete", "expected"),
+    ("call", "expected"),
     [
-        ('{"name": "w"', False, ""),
-        ('{"name": "w"}', True, "{}"),
-        ('{"name": "w", "arguments"', False, ""),
-        ('{"name": "w", "arguments": ', False, ""),
-        ('{"name": "w", "arguments": {"a": 1', False, '{"a": 1'),
-        ('{"name": "w", "arguments": {"a": {}}', False, '{"a": {}}'),
-        ('{"name": "w", "arguments": {"a": 1} }', True, '{"a": 1}'),
-        ('{"name": "w", "arguments": {}}', True, "{}"),
+        ('{"name": "w"', ""),
+        ('{"name": "w"}', "{}"),
+        ('{"name": "w", "arguments"', ""),
+        ('{"name": "w", "arguments": ', ""),
+        ('{"name": "w", "arguments": {"a": 1', '{"a": 1'),
+        ('{"name": "w", "arguments": {"a": {}}', '{"a": {}}'),
+        ('{"name": "w", "arguments": {"a": 1} }', '{"a": 1}'),
+        ('{"name": "w", "arguments": {}}', "{}"),
+        ('{"arguments": {"a": 1}, "name": "w"}', '{"a": 1}'),
+        ('{"name": "w", "parameters": {"a": 1}}', '{"a": 1}'),
+        (r'{"name": "w", "arguments": "{\"a\": 1', ""),
+        (r'{"name": "w", "arguments": "{\"a\": 1}"', '{"a": 1}'),
     ],
 )
-def test_14_12_arguments_as_far_as_they_are_certain(
-    call: str, complete: bool, expected: str
-) -> None:
-    """The value behind "arguments", without the brace that closes the call."""
+def test_14_12_arguments_as_far_as_they_are_certain(call: str, expected: str) -> None:
+    """The model's own text of the value, without the brace that closes the call."""
+    from mini_vllm.entrypoints.openai.json_object import ObjectReader
     from mini_vllm.entrypoints.openai.tool_parser import find_arguments
 
-    expect(find_arguments(call, complete), expected, at=call, complete=complete)
+    expect(find_arguments(ObjectReader(call)), expected, at=call)
 
 
 def test_14_12_plain_text(scene: Any) -> None:
@@ -72,7 +77,7 @@ def test_14_12_a_call_in_one_piece(scene: Any) -> None:
     """Content before it, then its name once, with an id, then its arguments."""
     seen = parsed(scene, "I look. " + CALL)
     expect(seen["content"], "I look. ", at="content")
-    expect(seen["calls"], {0: {"names": ["w"], "arguments": '{"a": "}"}', "ids": 1}}, at="the call")
+    expect(seen["calls"], {0: {"names": ["w"], "arguments": ARGUMENTS, "ids": 1}}, at="the call")
 
 
 def test_14_12_two_calls_letter_by_letter(scene: Any) -> None:
@@ -81,4 +86,13 @@ def test_14_12_two_calls_letter_by_letter(scene: Any) -> None:
     seen = parsed(scene, *text)
     expect(seen["content"], "ok ", at="letter by letter")
     expect({i: (c["names"], c["arguments"]) for i, c in seen["calls"].items()},
-           {0: (["w"], '{"a": "}"}'), 1: (["v"], '{"a": "}"}')}, at="letter by letter")  # fmt: skip
+           {0: (["w"], ARGUMENTS), 1: (["v"], ARGUMENTS)}, at="letter by letter")  # fmt: skip
+
+
+def test_14_12_text_around_calls(scene: Any) -> None:
+    """Content is what stands outside of calls, also what looked like one and was none."""
+    text = f"a {CALL} b <tool_call>c {CALL}"
+    for pieces in ([text], list(text)):
+        seen = parsed(scene, *pieces)
+        expect(seen["content"], "a b <tool_call>c ", at="content")
+        expect([call["names"] for call in seen["calls"].values()], [["w"], ["w"]], at="the calls")

@@ -8,44 +8,44 @@ def partial_tag_overlap(text, tag):
     return 0
 
 
-def find_arguments(call, is_complete):
-    rest = call
-    while True:
-        _, key, rest = rest.partition('"arguments"')
-        if not key:
-            return "{}" if is_complete else ""
-        rest = rest.lstrip()
-        if rest.startswith(":"):
-            break
-    value = rest[1:].lstrip()
-    decoder = json.JSONDecoder()
-    try:
-        end = decoder.raw_decode(value)[1]
-    except ValueError:
-        value = value.rstrip()
-        if is_complete and value.endswith("}"):
-            value = value[:-1].rstrip()
+def find_arguments(call):
+    key = next((key for key in call.members if key in ("arguments", "parameters")), None)
+    if key is None:
+        return "{}" * call.is_whole
+    member = call.members[key]
+    value = call.text[member.start : member.end]
+    if value[0] in "{[":
         return value
-    return value[:end]
+    if member.end is None:
+        return ""
+    if value[0] != '"':
+        return value
+    return json_in_text(value)
 
 
 class HermesToolParser:
     def extract_streaming(self, delta):
         self.text = self.text + delta
-        place = self.text.find(START)
-        if place < 0:
-            until = len(self.text) - partial_tag_overlap(self.text, START)
-            calls = []
-        else:
-            until, calls = place, self.text[place + len(START) :].split(START)
         news = {}
-        content = self.text[self.num_content_sent : until]
-        if content:
-            news["content"] = content
-            self.num_content_sent = until
-        changes = []
-        for index, call in enumerate(calls):
-            changes.extend(self._call_news(index, call))
-        if changes:
-            news["tool_calls"] = changes
+        while self.text:
+            if self.reader is not None:
+                changes = self.reader.read(self.text)
+                if changes:
+                    news["tool_calls"] = news.get("tool_calls", []) + changes
+                content = self._leave_call()
+            else:
+                place = self.text.find(START)
+                if place >= 0:
+                    content = self.text[:place]
+                    self.reader = CallReader(self.calls, START, END)
+                    self.text = self.text[place + len(START) :]
+                else:
+                    until = len(self.text) - partial_tag_overlap(self.text, START)
+                    content, held = self.text[:until], self.text[until:]
+                    self.text = held
+                    if content:
+                        news["content"] = news.get("content", "") + content
+                    return news
+            if content:
+                news["content"] = news.get("content", "") + content
         return news

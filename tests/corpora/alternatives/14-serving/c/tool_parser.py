@@ -1,4 +1,4 @@
-"""The longest overlap first; the arguments by a pattern and a decoder."""
+"""The longest overlap first; one step of the loop in a function of its own."""
 
 
 def partial_tag_overlap(text, tag):
@@ -9,36 +9,40 @@ def partial_tag_overlap(text, tag):
     return 0
 
 
-def find_arguments(call, is_complete):
-    match = re.search(r'"arguments"\s*:\s*', call)
-    if match is None:
-        return "{}" if is_complete else ""
-    written = call[match.end() :]
-    try:
-        _, end = json.JSONDecoder().raw_decode(written)
-        return written[:end]
-    except ValueError:
-        pass
-    written = written.rstrip()
-    if is_complete and written.endswith("}"):
-        written = written[:-1].rstrip()
-    return written
+def find_arguments(call):
+    if not {"arguments", "parameters"} & call.members.keys():
+        return "{}" if call.is_whole else ""
+    text, is_whole = call.find("arguments", "parameters")
+    first = text[:1]
+    if first == '"':
+        return json_in_text(text) if is_whole else ""
+    return text if is_whole or first in ("{", "[") else ""
 
 
 class HermesToolParser:
     def extract_streaming(self, delta):
+        def step():
+            if self.reader is not None:
+                changes.extend(self.reader.read(self.text))
+                return self._leave_call()
+            before, tag, rest = self.text.partition(START)
+            if tag:
+                self.reader = CallReader(self.calls, START, END)
+                self.text = rest
+                return before
+            certain = len(before) - partial_tag_overlap(before, START)
+            self.text = before[certain:]
+            return before[:certain]
+
         self.text += delta
-        content, *calls = self.text.split(START)
-        certain = len(content)
-        if not calls:
-            certain -= partial_tag_overlap(content, START)
-        answer: dict[str, Any] = {}
-        if certain > self.num_content_sent:
-            answer["content"] = content[self.num_content_sent : certain]
-            self.num_content_sent = certain
-        news = []
-        for index, call in enumerate(calls):
-            news.extend(self._call_news(index, call))
-        if news:
-            answer["tool_calls"] = news
+        content, changes = "", []
+        before = None
+        while self.text and before != (self.text, self.reader):
+            before = self.text, self.reader
+            content += step()
+        answer = {}
+        if content:
+            answer["content"] = content
+        if changes:
+            answer["tool_calls"] = changes
         return answer

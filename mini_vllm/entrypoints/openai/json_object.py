@@ -1,0 +1,143 @@
+"""A JSON object that is still being written: how far it goes, and where its members stand.
+
+::
+
+    {"name": "f", "arguments": {"note": "a } in a text", "n": [1, 2
+     └ name: whole ┘└ arguments: begun, and certain as far as it is written
+
+Each character is read once, and what it means depends on the characters before it only: an object
+that comes in pieces is read as the same object in one piece.
+
+Source: RFC 8259 (the grammar of JSON). vLLM uses the package ``partial_json_parser`` here, which
+gives values, but not where they stand in the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+SPACE = " \t\n\r"
+VALUE = '"{[-0123456789tfn'
+"""How a value may begin."""
+_ATOM = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_ATOM_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzE+-.0123456789")
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass
+class Member:
+    """Where the value of a member stands in the object's text; ``end`` is None until it is read."""
+
+    start: int
+    end: int | None = None
+
+
+class ObjectReader:
+    """Reads one object, each character once.
+
+    Attributes:
+        text: what has been read of the object, with the white space before it.
+        members: of the object itself, by key. Of two with one key the first counts: a stream
+            has told it when the second comes.
+        is_whole: its last brace has been read.
+        is_broken: the next character can be in no JSON object at this place.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self.text = ""
+        self.members: dict[str, Member] = {}
+        self.is_whole = self.is_broken = False
+        self._allowed = "{"  # what may come next, besides white space; outside texts and atoms
+        self._open: list[str] = []  # the braces and brackets that are not closed yet
+        self._inside = ""  # "key", "text" or "atom" while one of them is being read
+        self._start = 0  # where it begins
+        self._escape = 0  # characters that are still due: 5 after a backslash, 4 to 1 after its "u"
+        self._member = Member(0)
+        self._key = ""
+        self.read(text)
+
+    def read(self, text: str) -> str:
+        """Read on. Returns the rest: what stands behind the object, or what breaks it."""
+        place, begin = 0, len(self.text)
+        self.text += text
+        while place < len(text) and not self.is_whole:
+            is_plain = self._inside in ("key", "text") and not self._escape
+            if is_plain and (run := _PLAIN.match(text, place)):
+                place = run.end()
+            elif self._take(text[place], begin + place):
+                place += 1
+            else:
+                self.is_broken = True
+                break
+        self.text = self.text[: begin + place]
+        return text[place:]
+
+    def find(self, *keys: str) -> tuple[str, bool] | None:
+        """The first member that has one of these keys: the text of its value as far as it is
+        written, and whether it is whole. None if there is none whose value has begun."""
+        for key, member in self.members.items():
+            if key in keys:
+                return self.text[member.start : member.end], member.end is not None
+        return None
+
+    def _take(self, character: str, place: int) -> bool:
+        """Whether this character may stand here; if so, it is read."""
+        if self._inside == "atom":
+            if character in _ATOM_CHARACTERS:
+                return True
+            if not _ATOM.fullmatch(self.text[self._start : place]):
+                return False
+            self._value_ends(place)
+        elif self._inside:
+            return self._take_of_text(character, place)
+        return character in SPACE or self._take_mark(character, place)
+
+    def _take_of_text(self, character: str, place: int) -> bool:
+        if self._escape == 5:
+            self._escape = 4 if character == "u" else 0
+            return character in '"\\/bfnrtu'
+        if self._escape:
+            self._escape -= 1
+            return character in _HEX
+        if character == "\\":
+            self._escape = 5
+        elif character == '"' and self._inside == "key":
+            self._inside, self._allowed = "", ":"
+            self._key = json.loads(self.text[self._start : place + 1])
+        elif character == '"':
+            self._value_ends(place + 1)
+        else:
+            return False  # a control character
+        return True
+
+    def _take_mark(self, character: str, place: int) -> bool:
+        if character not in self._allowed:
+            return False
+        is_value = self._allowed.startswith(VALUE)
+        if is_value and len(self._open) == 1:
+            self._member = Member(place)
+            self.members.setdefault(self._key, self._member)
+        if character in "{[":
+            self._open.append(character)
+            self._allowed = '"}' if character == "{" else VALUE + "]"
+        elif character in "}]":
+            self._open.pop()
+            self._value_ends(place + 1)
+        elif character == ":":
+            self._allowed = VALUE
+        elif character == ",":
+            self._allowed = '"' if self._open[-1] == "{" else VALUE
+        else:
+            self._start = place
+            self._inside = "atom" if character != '"' else "text" if is_value else "key"
+        return True
+
+    def _value_ends(self, end: int) -> None:
+        self._inside = ""
+        if len(self._open) == 1:
+            self._member.end = end
+        self.is_whole = not self._open
+        self._allowed = ",}" if self._open and self._open[-1] == "{" else ",]"

@@ -1,0 +1,220 @@
+"""What a request to /v1/responses means as a chat: items become messages, tools get their shape.
+
+::
+
+    message, role "user", "Rain?"             {"role": "user", "content": "Rain?"}
+    function_call c of weather                {"role": "assistant", "tool_calls": [c, d]}
+    function_call d of clock
+    function_call_output of c, "no"           {"role": "tool", "tool_call_id": "c", "content": "no"}
+
+Source: vllm/entrypoints/openai/responses/utils.py#L79-L121 (construct_input_messages) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    GenerationRequest,
+    ResponsesRequest,
+)
+from mini_vllm.errors import show
+
+Item = dict[str, Any]
+
+
+def chat_of(request: ResponsesRequest, items: Sequence[Item]) -> ChatCompletionRequest:
+    """The same wish as a conversation.
+
+    Args:
+        items: of earlier responses and of this request. ``instructions`` are this request's only.
+
+    Raises:
+        APIError: for what this server cannot do, and would be wrong to ignore.
+    """
+    for name in ("conversation", "background", "prompt", "use_beam_search"):
+        if getattr(request, name):
+            raise APIError(f"{name} is not supported here; use /v1/chat/completions", param=name)
+    form = request.form()
+    if form is not None and request.structured_outputs:
+        raise APIError(
+            "text.format and structured_outputs are both given; give one",
+            param="structured_outputs",
+        )
+    messages = messages_of(items)
+    if request.instructions:
+        messages.insert(0, {"role": "system", "content": request.instructions})
+    tools, choice = tools_of(request.tools or [], request.tool_choice)
+    includes_logprobs = "message.output_text.logprobs" in (request.include or ())
+    shared = {name: getattr(request, name) for name in GenerationRequest.model_fields}
+    return ChatCompletionRequest(
+        **shared
+        | {
+            "messages": messages,
+            "n": None,
+            "response_format": form,
+            "max_tokens": request.max_output_tokens,
+            "logprobs": includes_logprobs,
+            "top_logprobs": request.top_logprobs if includes_logprobs else None,
+            "truncate_prompt_tokens": -1 if request.truncation == "auto" else None,
+            "chat_template_kwargs": request.chat_template_kwargs,
+            "mm_processor_kwargs": request.mm_processor_kwargs,
+            "reasoning_effort": _effort(request.reasoning or {}),
+            "tools": tools or None,
+            "tool_choice": choice,
+            "parallel_tool_calls": request.parallel_tool_calls,
+        }
+    )
+
+
+# ---------------------------------------------------------------------- items
+
+
+def input_items(request: ResponsesRequest, known: Mapping[str, Item]) -> list[Item]:
+    """What the request brings, as items.
+
+    Args:
+        known: items of responses that are kept, by id: a reference stands for one of them.
+
+    Raises:
+        APIError: for an empty input, or a reference that leads nowhere.
+    """
+    if isinstance(request.input, str):
+        return [{"type": "message", "role": "user", "content": request.input}]
+    if not request.input:
+        raise APIError("input is empty; it must have at least 1 message", param="input")
+    items = []
+    for index, item in enumerate(request.input):
+        if item.get("type") == "item_reference":
+            found = known.get(str(item.get("id")))
+            if found is None:
+                raise APIError(
+                    f"input[{index}] refers to the item {show(item.get('id'))}, which is not kept "
+                    "here; send the item itself",
+                    param="input",
+                )
+            item = found
+        items.append(item)
+    return items
+
+
+def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Items as messages. The assistant's calls in a row are one message, with the text beside
+    them: templates write the outputs of calls behind it."""
+    messages: list[dict[str, Any]] = []
+    for index, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if kind == "reasoning":
+            continue  # no template of a model without a parser for it shows what was thought
+        message = _message(index, kind, item)
+        last = messages[-1] if messages else {}
+        has_calls = "tool_calls" in message or "tool_calls" in last
+        if message["role"] == last.get("role") == "assistant" and has_calls:
+            last["content"] = [*_parts(last["content"]), *_parts(message["content"])]
+            last["tool_calls"] = last.get("tool_calls", []) + message.get("tool_calls", [])
+        else:
+            messages.append(message)
+    return messages
+
+
+def _parts(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [content] if content is not None else []
+
+
+def _message(index: int, kind: Any, item: Item) -> dict[str, Any]:
+    if kind == "message":
+        return {"role": item.get("role"), "content": item.get("content")}
+    if kind == "function_call":
+        function = {name: _text(index, item, name) for name in ("name", "arguments")}
+        call = {"id": _text(index, item, "call_id"), "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    if kind == "function_call_output":
+        output = item.get("output")
+        if not isinstance(output, str | list):
+            raise APIError(
+                f"input[{index}].output is {show(output)}; it must be a text or a list of parts",
+                param="input",
+            )
+        return {"role": "tool", "tool_call_id": _text(index, item, "call_id"), "content": output}
+    raise APIError(
+        f"input[{index}] is of type {show(kind)}; it must be 'message', 'function_call', "
+        "'function_call_output', 'reasoning' or 'item_reference'",
+        param="input",
+    )
+
+
+def _text(index: int, item: Item, name: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise APIError(f"input[{index}].{name} is {show(value)}; it must be a text", param="input")
+    return value
+
+
+# ---------------------------------------------------------------------- tools
+
+
+def tools_of(tools: Sequence[Item], choice: Any) -> tuple[list[dict[str, Any]], Any]:
+    """Tools and choice as a chat has them: there a function lies one level deeper.
+
+    Of "allowed_tools" the others are left out.
+    """
+    plain = [_tool(index, tool) for index, tool in enumerate(tools)]
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("tools")
+        names = [_name(one) for one in allowed] if isinstance(allowed, list) else []
+        plain = [tool for tool in plain if tool["function"]["name"] in names]
+        if not plain or None in names:
+            raise APIError(
+                f"tool_choice.tools is {show(allowed)}; it must name functions of tools",
+                param="tool_choice",
+            )
+        choice = choice.get("mode", "auto")
+    elif isinstance(choice, dict):
+        if choice.get("type") != "function" or _name(choice) is None:
+            raise APIError(
+                f"tool_choice is {show(choice)}; it must be 'none', 'auto', 'required', a named "
+                "function such as {'type': 'function', 'name': 'f'}, or allowed_tools",
+                param="tool_choice",
+            )
+        choice = {"type": "function", "function": {"name": _name(choice)}}
+    if not plain and choice == "auto":
+        choice = None  # many clients fill it in
+    return plain, choice
+
+
+def _tool(index: int, tool: Item) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise APIError(
+            f"tools[{index}] has type {show(tool.get('type'))}; this server has no tools of its "
+            "own: it must be 'function'",
+            param="tools",
+        )
+    if _name(tool) is None:
+        raise APIError(
+            f"tools[{index}] has no name; here a function's name, description and parameters "
+            "stand beside its type",
+            param="tools",
+        )
+    function = {key: value for key, value in tool.items() if key != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _name(tool: Any) -> str | None:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) else None
+
+
+# ---------------------------------------------------------------------- thought
+
+
+def _effort(reasoning: dict[str, Any]) -> str | None:
+    effort = reasoning.get("effort")
+    if not isinstance(effort, str | None):
+        raise APIError(
+            f"reasoning.effort is {show(effort)}; it must be a text such as 'low'",
+            param="reasoning",
+        )
+    return effort
