@@ -142,10 +142,8 @@ class IncrementalDetokenizer:
         if self._window is None:
             return ""
         if self._window.overflows_with(token_ids):
-            text = "".join(self._window.append([token_id]) for token_id in token_ids)
-        else:
-            text = self._window.append(token_ids)
-        return text.replace(REAL_REPLACEMENT, REPLACEMENT)
+            return "".join(self._window.take([token_id]) for token_id in token_ids)
+        return self._window.take(token_ids)
 
     def _search_stop(self, new_text: str) -> str:
         """Pass on the text of one new token, up to a stop string or to what could begin one.
@@ -188,9 +186,23 @@ class TokenWindow:
         self._skip_special_tokens = skip_special_tokens
         self._tokens = list(prompt_token_ids[-PROMPT_TOKENS:])
         self._printed = len(self.decode(self._tokens).rstrip(REPLACEMENT))
+        # Shown for a character that the prompt began: the prompt's, unless the output ends it.
+        self._unfinished = len(self.decode(self._tokens)) - self._printed
         # Text was complete before this token; the tokens after it are the last printed chunk.
         self._chunk_start = 0
         self._chunk_end = len(self._tokens)
+
+    def take(self, token_ids: Sequence[int]) -> str:
+        """Take in tokens of the output; return the text of the output that is now certain.
+
+        A character that the prompt began is the output's if the output ends it. If it does not,
+        what the decoder shows for it belongs to the prompt.
+        """
+        text = self.append(token_ids)
+        if text and self._unfinished:
+            text = text.removeprefix(REPLACEMENT * self._unfinished)
+            self._unfinished = 0
+        return text.replace(REAL_REPLACEMENT, REPLACEMENT)
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Take in tokens; return the text that no later token can change.

@@ -326,7 +326,7 @@ class ChoiceWriter:
     def _place_of(self, token_id: int) -> int:
         place = self.place
         if self.window is not None:
-            self.place += len(self.window.append([token_id]))
+            self.place += len(self.window.take([token_id]))
         return place
 
 
@@ -351,7 +351,7 @@ def _places_in_prompt(
         start = 0 if request.truncation_side == "right" else len(encoding["input_ids"]) - len(ids)
         return [begin for begin, _ in encoding["offset_mapping"][start : start + len(ids)]]
     window = TokenWindow(tokenizer, [], skip_special_tokens=False)
-    lengths = (len(window.append([token_id])) for token_id in ids)
+    lengths = (len(window.take([token_id])) for token_id in ids)
     return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 

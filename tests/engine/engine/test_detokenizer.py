@@ -207,6 +207,24 @@ def test_a_real_replacement_character_of_the_prompt_is_not_printed_again(kind):
     assert stream(detokenizer, [real, real]) == [REAL, REAL, ""]
 
 
+@pytest.mark.parametrize("kind", SPELLED)
+@pytest.mark.parametrize("number", [1, 2])
+def test_bug_vllm_48853_a_character_that_the_prompt_began(kind, number):
+    """It is printed whole if the output ends it; if not, nothing of the prompt is printed."""
+    tokenizer, real = SPELLED[kind]
+    whole = make(tokenizer, prompt=real[:number])
+    assert "".join(stream(whole, [[token] for token in real[number:]])) == REAL
+    (comma,) = tokenizer.encode(",", add_special_tokens=False)
+    cases = [([comma], ",")]
+    if kind == "byte level":  # the other decoder shows a whole run of bytes as broken
+        cases.append(([*real, comma], REAL + ","))
+    for after, text in cases:
+        broken = make(tokenizer, prompt=[comma, *real[:number]])
+        assert "".join(stream(broken, [[token] for token in after])) == text
+        at_once = make(tokenizer, prompt=[comma, *real[:number]])
+        assert "".join(stream(at_once, [after])) == text
+
+
 def test_broken_bytes_do_not_hold_the_text_back_for_ever():
     broken = BYTE_LEVEL.token_to_id("Ģ")  # 0x80, never the first byte of a character
     detokenizer = make()
