@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import json
 import logging
 import os
 import re
@@ -33,6 +32,7 @@ from pathlib import Path
 
 from mini_vllm import bundled
 from mini_vllm.errors import show
+from mini_vllm.json_files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -350,7 +350,7 @@ def index_files(here: Path) -> list[str]:
     Raises ValueError if the index is damaged.
     """
     try:
-        index = json.loads((here / INDEX).read_text(encoding="utf-8"))
+        index = read_json(here / INDEX)
         return sorted({Path(str(file)).name for file in index["weight_map"].values()})
     except FileNotFoundError:
         return []

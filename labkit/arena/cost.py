@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.json_files import parse_json
 
 DEFAULT = ROOT / "benchmarks/results/arena/cost_model.json"
 MAX_SWEEPS = 50_000
@@ -116,7 +117,7 @@ def load_model(path: Path = DEFAULT) -> CostModel:
         ValueError: the file is missing or is no cost model; the message says what is wrong.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_bytes())
         table = data.pop("seconds_per")
         if set(table) != set(StepLoad._fields):
             raise ValueError(

@@ -17,6 +17,7 @@ from labkit.arena.contest import Outcome
 from labkit.arena.cost import load_model
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
+from mini_vllm.json_files import parse_json
 
 FILE = ROOT / "benchmarks/results/arena/leaderboard.json"
 KEY = ("workload", "seed", "requests", "cost_model", "policy", "source")
@@ -55,7 +56,7 @@ def read(path: Path) -> list[Entry]:
     if not path.is_file():
         return []
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = parse_json(path.read_bytes())
         if not all(set(KEY) <= set(item) for item in entries):
             raise ValueError(f"an entry lacks one of {', '.join(KEY)}")
     except (ValueError, TypeError) as error:

@@ -15,7 +15,6 @@ import contextlib
 import csv
 import hashlib
 import io
-import json
 import os
 import shutil
 import sys
@@ -51,6 +50,7 @@ from labkit.inside import child
 from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
+from mini_vllm.json_files import parse_json
 
 fcntl: ModuleType | None
 try:
@@ -167,7 +167,7 @@ def grade_practice(job: Job) -> dict[str, str]:
     env = overlay.environment(job.phase.root, {}) | {"LABKIT_ROOT": str(job.phase.root)}
     done = child.run(words, env, child.Limits(SECONDS, memory_mb=0), job.phase.root)
     try:
-        return {name: str(word) for name, word in json.loads(path.read_text("utf-8")).items()}
+        return {name: str(word) for name, word in parse_json(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError):
         lines = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
         return {"problem": f"the grader ended without a result; it said: {lines[-1][:200]}"}

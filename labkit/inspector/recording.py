@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.trace.format import DESCRIPTIVE_FIELDS, STEP_FIELDS
 from labkit.trace.runner import Line
+from mini_vllm.json_files import parse_json
 
 
 class RecordingError(ValueError):
@@ -61,7 +62,7 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
 
 def _parse(raw: str, where: str, last: bool) -> Any:
     try:
-        return json.loads(raw)
+        return parse_json(raw)
     except json.JSONDecodeError as error:
         if last:
             raise RecordingError(

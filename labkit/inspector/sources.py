@@ -28,6 +28,7 @@ from labkit.inside.patience import until_ended
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
 from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
 from labkit.trace.generate import prompt_length
+from mini_vllm.json_files import parse_json
 
 REPLAY_SECONDS = 150
 IMPLS = ("reference", "labs", "vllm")
@@ -130,7 +131,7 @@ def _read(path: Path) -> str:
 def _whole_document(path: Path, text: str) -> dict[str, Any] | None:
     """The file as one JSON object; None if it is one of step lines."""
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except json.JSONDecodeError as error:
         if _begins_with_a_step(text):
             return None
@@ -146,7 +147,7 @@ def _begins_with_a_step(text: str) -> bool:
     """Whether the first line is an object of its own, or there is none at all."""
     first = next((raw for raw in text.split("\n") if raw.strip()), "{}")
     try:
-        return isinstance(json.loads(first), dict)
+        return isinstance(parse_json(first), dict)
     except json.JSONDecodeError:
         return first.lstrip().startswith('{"step"')
 
@@ -170,7 +171,7 @@ def _open_golden(path: Path, seed: int | None) -> Source:
     """vLLM's own steps of one recorded trace."""
     try:
         text = lzma.decompress(path.read_bytes()).decode("utf-8")
-        records = [json.loads(line) for line in text.splitlines()]
+        records = [parse_json(line) for line in text.splitlines()]
         found = {record["seed"]: record for record in records[1:]}
     except FileNotFoundError:
         raise RecordingError(f"{path}: there is no such file") from None

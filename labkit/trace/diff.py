@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit.trace.format import DESCRIPTIVE_FIELDS, STEP_FIELDS, TraceError
 from labkit.trace.runner import Line
+from mini_vllm.json_files import parse_json
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def load_lines(path: Path) -> list[Line]:
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
+            line = parse_json(text)
         except json.JSONDecodeError as error:
             raise TraceError(f"{path}, line {number}: this is not JSON: {error.msg}") from None
         if not isinstance(line, dict):

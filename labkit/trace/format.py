@@ -27,6 +27,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mini_vllm.json_files import parse_json
+
 STEP_FIELDS = (
     "step",  # counts from 0
     "scheduled",  # {id: tokens}, in the order of scheduling
@@ -299,7 +301,7 @@ def load_trace(path: Path) -> Trace:
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from None
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except json.JSONDecodeError as error:
         place = f"{path}, line {error.lineno}, column {error.colno}"
         raise TraceError(f"{place}: this is not JSON: {error.msg}") from None

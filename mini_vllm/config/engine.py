@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from mini_vllm.config.vllm_names import (
     why_not,
 )
 from mini_vllm.errors import show
+from mini_vllm.json_files import parse_json
 
 FLAT_SECTIONS: dict[str, type] = {
     "model": ModelConfig,
@@ -311,8 +311,8 @@ def read_object(key: str, value: Any, wanted: str = "an object") -> Mapping[str,
     """A dict, or the object that JSON writes down. Raises ValueError for anything else."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
+            value = parse_json(value)
+        except ValueError as error:
             raise ValueError(f"{key} is {show(value)}; that is not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} is {show(value)}; it must be {wanted}")

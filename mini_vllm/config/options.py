@@ -25,6 +25,8 @@ from mini_vllm.config.engine import (
     is_near,
 )
 from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED, REFUSED, why_not
+from mini_vllm.errors import show
+from mini_vllm.json_files import parse_json
 
 SWITCHES = (
     "async_scheduling", "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
@@ -114,10 +116,10 @@ def model_length(text: str) -> int:
 def json_value(text: str) -> Any:
     """What JSON writes down."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return parse_json(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not JSON: {error}; write it like {like(text)}"
+            f"{show(text)} is not JSON: {error}; write it like {like(text)}"
         ) from None
 
 
@@ -132,8 +134,8 @@ def like(text: str) -> str:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return text
 
 

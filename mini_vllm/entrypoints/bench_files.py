@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.json_files import parse_json
 
 SHORTEST = 4
 LONGEST_PROMPT, LONGEST_TOTAL = 1024, 2048
@@ -58,7 +59,7 @@ def custom_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 output_len = row["output_tokens"] if wanted == -1 else wanted
                 samples.append(Sample(str(row["prompt"]), int(output_len)))
             except (ValueError, TypeError, KeyError) as error:
@@ -99,10 +100,10 @@ def sharegpt_samples(args: argparse.Namespace, rng: random.Random) -> list[Sampl
 def _first_turns(args: argparse.Namespace) -> list[tuple[str, str]]:
     """What is said first, and the answer to it, of each conversation that has both."""
     try:
-        rows = json.loads(_read(args, "FILE.json"))
+        rows = parse_json(_read(args, "FILE.json"))
         talks = [row["conversations"] for row in rows if "conversations" in row]
         return [(str(t[0]["value"]), str(t[1]["value"])) for t in talks if len(t) >= 2]
-    except (json.JSONDecodeError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise ValueError(
             f"{args.dataset_path} is not in ShareGPT's format, "
             f'[{{"conversations": [{{"value": TEXT}}, {{"value": TEXT}}]}}, ...]: {error!r}'

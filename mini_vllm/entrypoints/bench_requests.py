@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 from pathlib import Path
 from typing import Any
 
 from mini_vllm.entrypoints.bench_files import Sample, custom_samples, sharegpt_samples
+from mini_vllm.json_files import parse_json
 
 SAMPLING = {
     "temperature": float, "top_p": float, "top_k": int, "min_p": float,
@@ -91,7 +91,7 @@ def random_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]
 def range_ratios(word: str) -> tuple[float, float]:
     """Spreads of the lengths of input and output: one number for both, or a JSON object."""
     try:
-        given = json.loads(word)
+        given = parse_json(word)
         pair = given if isinstance(given, dict) else {"input": given, "output": given}
         spreads = float(pair["input"]), float(pair["output"])
     except (ValueError, TypeError, KeyError):

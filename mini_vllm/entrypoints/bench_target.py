@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from mini_vllm.json_files import parse_json
 
 DraftCounts = Counter[tuple[str, str]]
 """Counters of speculative decoding, by name without ``vllm:spec_decode_num_`` and by position."""
@@ -53,7 +54,7 @@ class Target:
         where = f"{self.base}/v1/models"
         while True:
             try:
-                card = json.loads(self.ask("/v1/models"))["data"][0]
+                card = parse_json(self.ask("/v1/models"))["data"][0]
                 return str(card["id"]), str(card.get("root") or card["id"])
             except OSError as error:
                 if isinstance(error, HTTPError) and error.code < 500:  # asking again is no help

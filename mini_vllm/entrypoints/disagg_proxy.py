@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import time
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.extras import from_extra
+from mini_vllm.json_files import read_json
 from mini_vllm.kv_transfer.events import event_from_wire
 from mini_vllm.kv_transfer.routing import ContentIndex, choose_worker
 from mini_vllm.policies import load_fleet_policy
@@ -399,7 +399,7 @@ def make_policy(name: str | None, prices: Path | None) -> FleetPolicy | None:
             "--policy needs --prices FILE; `python -m labkit arena prices` of the course writes one"
         )
     try:
-        known = Prices(**json.loads(prices.read_text(encoding="utf-8")))
+        known = Prices(**read_json(prices))
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{prices} holds no prices: {error}") from None
     return load_fleet_policy(name)(known)

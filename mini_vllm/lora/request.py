@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
@@ -11,6 +10,7 @@ from typing import Any
 
 from mini_vllm import bundled
 from mini_vllm.errors import show
+from mini_vllm.json_files import parse_json
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _name_and_path(module: str) -> tuple[str, str]:
         name, _, path = module.partition("=")
         return name, path
     try:
-        entries = json.loads(module)
+        entries = parse_json(module)
         return entries["name"], entries["path"]
     except (ValueError, KeyError) as error:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ import torch
 from safetensors import safe_open
 
 from mini_vllm.gguf import is_gguf
+from mini_vllm.json_files import check_no_pointer, parse_json, read_json
 from mini_vllm.model.checkpoint_files import check_header, check_weight_map
-from mini_vllm.model.config import check_no_pointer, read_json
 from mini_vllm.model.gguf.tensors import BLOCKS, GGUFTensors
 
 FLOATS = {
@@ -139,8 +138,8 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
                 f"{8 + header_size} bytes, the file has {actual}; download it again"
             )
         try:
-            header = json.loads(stream.read(header_size))
-        except (ValueError, RecursionError) as error:
+            header = parse_json(stream.read(header_size))
+        except ValueError as error:
             raise ValueError(f"{file} is corrupt: its header is not JSON ({error})") from error
     expected = 8 + header_size + check_header(header, file)
     if actual != expected:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
-from mini_vllm.model.config import read_json
+from mini_vllm.json_files import read_json
 from mini_vllm.model.config_schema import (
     NUMBER,
     OBJECT,

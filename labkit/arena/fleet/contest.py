@@ -22,6 +22,7 @@ from labkit.arena.referee import RuleBroken
 from labkit.course.root import ROOT
 from labkit.inside import child
 from labkit.process import overlay
+from mini_vllm.json_files import parse_json
 from mini_vllm.policies import load_fleet_policy
 from mini_vllm.policies.fleet import FLEET_POLICIES, FleetPolicy
 
@@ -38,7 +39,7 @@ def load_link(path: Path = LINK_FILE) -> Link:
         ValueError: the file is missing or holds something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_bytes())
         link = Link(float(data["seconds_per"]["trip"]), float(data["seconds_per"]["token"]))
     except FileNotFoundError:
         raise ValueError(

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mini_vllm.model.config import read_json
+from mini_vllm.json_files import read_json
 from mini_vllm.quantization.packing import pack_int32
 
 NOT_COPIED = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "training_report.json")

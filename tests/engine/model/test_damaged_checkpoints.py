@@ -119,6 +119,7 @@ ROPE_KINDS = {
     "partial_rotary_factor": "ratio",
     "short_factor": "numbers",
     "long_factor": "numbers",
+    "max_position_embeddings": "optional size",
 }
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.entrypoints import info
+from mini_vllm.json_files import read_json
 from mini_vllm.kernels import native
 from mini_vllm.model.build import load_model
-from mini_vllm.model.config import read_json
 from mini_vllm.quantization import get_quantization_config, oneshot
 from mini_vllm.quantization.fp8 import dequantize_block
 from mini_vllm.quantization.metrics import kl_divergence, perplexity, top1_agreement
