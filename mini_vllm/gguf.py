@@ -12,7 +12,7 @@ written with the dimension that runs fastest first; here it is torch's, `[rows, 
 The `gguf` package has a reader of its own. It makes an object of every string, which takes seconds
 for the tokens of a vocabulary, and it believes every count that a damaged file holds.
 
-Source: vllm/transformers_utils/gguf_utils.py#L23-L39 (check_gguf_file) @ v0.22.1.
+Source: vllm/transformers_utils/gguf_utils.py#L22-L38 (check_gguf_file) @ v0.22.1.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mini_vllm.model.config import read_json
+from mini_vllm.json_files import read_json
 from mini_vllm.sample.sampler import greedy_sample
 from mini_vllm.spec_decode.proposer import ProposerInput
 

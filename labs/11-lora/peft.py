@@ -11,7 +11,6 @@ An adapter adds ``scale * B (A x)`` to the output ``W x`` of a linear layer. A i
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mini_vllm.errors import show
+from mini_vllm.json_files import parse_json
 
 PREFIX = "base_model.model."
 
@@ -102,8 +102,8 @@ class PEFTHelper:
                 number above 0, or a switch is neither true nor false.
         """
         try:
-            config = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            config = parse_json(text)
+        except ValueError as error:
             raise ValueError(f"adapter_config.json is not JSON: {error}") from error
         if not isinstance(config, dict):
             raise ValueError("adapter_config.json must hold a JSON object")

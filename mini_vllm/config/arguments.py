@@ -74,6 +74,7 @@ class EngineOptions(TypedDict, total=False):
     limit_mm_per_prompt: Mapping[str, int]
     mm_processor_kwargs: Mapping[str, Any]
     allowed_media_domains: list[str]
+    allowed_local_media_path: str
     # LoRAConfig, once it is asked for
     enable_lora: bool
     max_loras: int
@@ -90,7 +91,6 @@ class EngineOptions(TypedDict, total=False):
     scheduling_policy: Policy
     # Arguments of vLLM that are taken and change nothing: `vllm_names.IGNORED`
     trust_remote_code: bool
-    allowed_local_media_path: str
     safetensors_load_strategy: str | None
     ignore_patterns: str | list[str]
     code_revision: str | None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.config.checks import require_at_least, require_one_of
+from mini_vllm.errors import show
 
 MODALITIES = ("image",)
 
@@ -26,6 +28,8 @@ class MultiModalConfig:
     fewer tokens."""
     allowed_media_domains: list[str] = field(default_factory=list)
     """Web sites from which images of a chat are fetched; without any, nothing is fetched."""
+    allowed_local_media_path: str = ""
+    """A folder whose files a chat may name, as `file:///folder/picture.png`; "": none."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.limit_mm_per_prompt, Mapping):
@@ -42,6 +46,12 @@ class MultiModalConfig:
             raise ValueError(
                 f"allowed_media_domains is {self.allowed_media_domains!r}; it must be a list of "
                 "host names"
+            )
+        folder = self.allowed_local_media_path
+        if not isinstance(folder, str) or (folder and not Path(folder).is_dir()):
+            raise ValueError(
+                f"allowed_local_media_path is {show(folder)}; it must be a folder that is there; "
+                "leave it out for none"
             )
         for modality, limit in self.limit_mm_per_prompt.items():
             require_one_of("a key of limit_mm_per_prompt", modality, MODALITIES)

@@ -19,7 +19,6 @@ ALIASES: dict[str, str] = {
 
 IGNORED: dict[str, str] = {
     "trust_remote_code": "no code of a model is ever run",
-    "allowed_local_media_path": "images are passed as objects",
     "disable_log_stats": "a server counts always, and logs nothing without being asked for",
     "safetensors_load_strategy": "files are mapped",
     "ignore_patterns": "only what is needed is downloaded",

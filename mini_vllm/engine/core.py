@@ -128,7 +128,7 @@ class EngineCore:
         self.structured_output_manager = StructuredOutputManager(
             config.structured,
             self._load_vocabulary,
-            self._ending_tokens(),
+            self.model_args.eos_token_ids,
             drafts_are_drawn=config.speculative is not None and config.speculative.draws_drafts,
         )
         self._new_scheduler = functools.partial(
@@ -184,16 +184,15 @@ class EngineCore:
             )
         return self.executor.worker
 
-    def _ending_tokens(self) -> tuple[int, ...]:
-        """All tokens that end a text: where a grammar may end, each of them may come."""
-        model = self.config.model
-        token_id = read_eos_token_id(model.tokenizer or model.model)
-        return self.model_args.ending_with(token_id).eos_token_ids
-
     def _load_vocabulary(self) -> TokenTable:
-        """The bytes of every token; read when the first request with a constraint arrives."""
-        model = self.config.model
-        vocabulary = load_vocabulary(model.tokenizer or model.model)
+        """The bytes of every token; read when the first request with a constraint arrives.
+
+        Where a grammar may end, the tokenizer's EOS may come, too. It stands in the same files.
+        """
+        folder = self.config.model.tokenizer or self.config.model.model
+        vocabulary, end = load_vocabulary(folder), read_eos_token_id(folder)
+        ends = self.model_args.ending_with(end).eos_token_ids
+        self.structured_output_manager.stop_token_ids = list(ends)
         return TokenTable(token_bytes(vocabulary, self.model_args.vocab_size))
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:

@@ -50,7 +50,7 @@ def with_blocks(config: EngineConfig, num_blocks: int) -> EngineConfig:
     """The configuration for a pool of so many blocks. A length that was left open becomes the
     longest that one request can have there.
 
-    Source: vllm/v1/core/kv_cache_utils.py#L1749-L1801 (_auto_fit_max_model_len) @ v0.22.1
+    Source: vllm/v1/core/kv_cache_utils.py#L1839-L1900 (_auto_fit_max_model_len) @ v0.22.1
     """
     limits, capacity = config.scheduler, (num_blocks - 1) * config.cache.block_size
     if config.fits_max_model_len and capacity < limits.max_model_len:

@@ -94,7 +94,7 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
     """The model without values: every parameter has its shape and dtype, and takes no memory."""
     wanted, kv_cache_dtype = config.model, config.cache.kv_cache_dtype
     args = load_config(wanted.model, wanted.hf_overrides)
-    quant = get_quantization_config(wanted.model, wanted.quantization)
+    quant = get_quantization_config(wanted.model, wanted.quantization, wanted.hf_overrides)
     if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
         kv_cache_dtype = quant.kv_cache_dtype
     dtype = resolve_dtype(wanted.dtype, args)

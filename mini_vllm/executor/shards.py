@@ -23,7 +23,10 @@ def check_shards(config: EngineConfig) -> None:
         ValueError: naming the layer, and why it cannot be cut so.
     """
     wanted, tp = config.model, config.parallel.tensor_parallel_size
-    if tp == 1 or (quant := get_quantization_config(wanted.model, wanted.quantization)) is None:
+    if tp == 1:
+        return
+    quant = get_quantization_config(wanted.model, wanted.quantization, wanted.hf_overrides)
+    if quant is None:
         return
     args = load_config(wanted.model, wanted.hf_overrides)
     model_class = resolve_model_class(args.architectures)

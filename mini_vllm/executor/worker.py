@@ -126,7 +126,7 @@ class Worker:
     def load_model(self) -> None:
         self._say("loading %s on %s", Path(self.config.model.model).name, self.device)
         wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
-        quant = get_quantization_config(wanted.model, wanted.quantization)
+        quant = get_quantization_config(wanted.model, wanted.quantization, wanted.hf_overrides)
         if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
             kv_cache_dtype = quant.kv_cache_dtype
         self.model = load_model(

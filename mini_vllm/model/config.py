@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf
-from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
+from mini_vllm.json_files import read_json
+from mini_vllm.model.config_schema import CONFIG, GENERATION_CONFIG, check_config, check_entries
 from mini_vllm.model.families import family, is_foreign, sliding_windows, unsupported, with_defaults
 from mini_vllm.model.gguf.config import read_config as read_gguf_config
 from mini_vllm.model.gguf.config import read_generation_config
-from mini_vllm.model.vision_config import VisionArgs, split_config
+from mini_vllm.model.vision_config import MULTIMODAL, VisionArgs, split_config
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,55 @@ def read_config(model: str | Path) -> dict[str, Any]:
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a `config.json`, and others that count for more.
 
+    A model that sees has its decoder's entries in `text_config`. An override of one of these is
+    meant for it, written inside a `text_config` of its own or beside it.
+
+    Raises ValueError for an override that nothing here reads; it names the nearest.
+    """
+    check_overrides(config, overrides)
+    merged = _overridden(config, overrides)
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return merged
+    for part in ("text_config", "vision_config"):
+        if isinstance(config.get(part), Mapping) and isinstance(overrides.get(part), Mapping):
+            merged[part] = _overridden(config[part], overrides[part])
+    outer = {key: overrides[key] for key in overrides if key not in config or key in text}
+    outer = {key: value for key, value in outer.items() if not key.endswith("_config")}
+    if outer and isinstance(merged["text_config"], Mapping):
+        merged["text_config"] = _overridden(merged["text_config"], outer)
+    return merged
+
+
+ONE_FACT = (("dtype", "torch_dtype"), ("num_experts", "num_local_experts"),
+            ("quantization_config", "compression_config"))  # fmt: skip
+"""Entries that newer and older files have for the same."""
+
+
+def check_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first override that stands in no file and is read by nothing."""
+    text = config.get("text_config")
+    known = {*CONFIG, *MULTIMODAL, *sum(ONE_FACT, ()), *config}
+    known |= set(text) if isinstance(text, Mapping) else set()
+    for key in overrides:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), sorted(known), n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else "leave it out"
+            raise ValueError(
+                f"hf_overrides has {key}={show(overrides[key])}, which nothing here reads; {hint}"
+            )
+
+
+def _overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What a fact is called in the file does not matter: of both names the override's counts.
+
     Old files say beside `rope_parameters` what new ones have inside it. There, too, an override
     counts for more, under either name; what it leaves open stays as the file has it.
     """
     merged = {**config, **overrides}
+    for names in ONE_FACT:
+        if any(name in overrides for name in names):
+            merged = {k: v for k, v in merged.items() if k not in names or k in overrides}
     if "rope_parameters" in overrides:  # it speaks of all that an old entry speaks of
         merged["rope_scaling"] = overrides.get("rope_scaling")
         return merged
@@ -221,7 +267,7 @@ def _one_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         "max_position_embeddings": most,
         "rope_theta": config.get("rope_theta", 10000.0),
         "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),
-        **{key: value for key, value in given.items() if key != "type"},
+        **{key: value for key, value in given.items() if key != "type" and value is not None},
         "rope_type": "longrope" if kind == "su" else kind,
     }
 
@@ -272,29 +318,3 @@ def _known_ids(token_ids: Iterable[int], vocab_size: int) -> tuple[int, ...]:
 
 def _as_list(value: int | list[int] | None) -> list[int]:
     return [] if value is None else [value] if isinstance(value, int) else list(value)
-
-
-LFS_POINTER = b"version https://git-lfs"
-"""How the file begins that git leaves in place of a large one."""
-
-
-def check_no_pointer(path: Path) -> None:
-    """Raises ValueError for what git has instead of a large file, until it is told to fetch it."""
-    with path.open("rb") as stream:
-        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise ValueError(
-                f"{path} is a pointer of Git LFS, and not the file itself; run `git lfs pull` "
-                "in its folder, or download it"
-            )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError that names the file if it is not one."""
-    check_no_pointer(path)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds {show(value)}; it must be a JSON object, {{...}}")
-    return value

@@ -161,6 +161,7 @@ ROPE: dict[str, Rule] = {
     "short_factor": list_of(NUMBER, "numbers"),
     "long_factor": list_of(NUMBER, "numbers"),
     "truncate": BOOLEAN,
+    "max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
 }
 
 NEEDED_BY_ROPE_TYPE: dict[str, tuple[str, ...]] = {

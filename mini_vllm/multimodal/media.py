@@ -1,4 +1,4 @@
-"""Pictures by address: data URLs, and the web sites that an engine was told to trust.
+"""Pictures by address: data URLs, and the web sites and the folder that an engine may ask.
 
 Whoever may send a request could make this machine ask its own network. So nothing is fetched
 unless its site is listed, and no redirection is followed: a listed site could send us elsewhere.
@@ -15,8 +15,10 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from mini_vllm.errors import show
 
@@ -34,12 +36,15 @@ class MediaURL:
 
     url: Any
 
-    def load(self, index: int, allowed_domains: Sequence[str]) -> Image.Image:
+    def load(
+        self, index: int, allowed_domains: Sequence[str], allowed_folder: str = ""
+    ) -> Image.Image:
         """The picture.
 
         Args:
             index: of the picture in its prompt, for messages.
             allowed_domains: host names that may be asked.
+            allowed_folder: whose files may be read; "": none.
 
         Raises:
             ValueError: if it cannot be read, or may not be asked for.
@@ -50,6 +55,8 @@ class MediaURL:
             )
         if self.url.startswith("data:"):
             data = _decode(index, self.url)
+        elif self.url.startswith("file:"):
+            data = _read(index, self.url, allowed_folder)
         else:
             data = _fetch(index, self.url, allowed_domains)
         from mini_vllm.multimodal.pictures import Image
@@ -77,6 +84,30 @@ def _decode(index: int, url: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(f"image {index} cannot be decoded: broken base64: {error}") from None
+
+
+def _read(index: int, url: str, folder: str) -> bytes:
+    """The bytes of a file of this machine, if it lies in the folder, links followed.
+
+    Source: vllm/multimodal/media/connector.py#L252-L272 (MediaConnector._load_file_url) @ v0.22.1
+    """
+    if not folder:
+        raise ValueError(
+            f"image {index}: the engine reads no files; start it with --allowed-local-media-path "
+            "FOLDER, or pass a data URL or a PIL image"
+        )
+    parts = urlsplit(url)
+    try:
+        file = Path(url2pathname(parts.netloc + parts.path)).resolve()
+        if not file.is_relative_to(Path(folder).resolve()):
+            raise ValueError(
+                f"image {index}: {show(url)} is not in {folder!r} (--allowed-local-media-path)"
+            )
+        if (size := file.stat().st_size) > MAX_BYTES:
+            raise ValueError(f"image {index} has {size} bytes; at most {MAX_BYTES} are accepted")
+        return file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"image {index}: {show(url)} cannot be read: {error.strerror}") from error
 
 
 def _fetch(index: int, url: str, allowed_domains: Sequence[str]) -> bytes:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import MultiModalConfig
 from mini_vllm.errors import show
+from mini_vllm.json_files import read_json
 from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.model.vision_config import VisionArgs
 from mini_vllm.multimodal.hasher import hash_image
@@ -139,10 +140,12 @@ class MultiModalProcessor:
 
         merged = dict(self.config.mm_processor_kwargs) | dict(options)
         try:
+            for file in self.folder.glob("*processor*_config.json"):
+                read_json(file)  # a damaged one by its name; the library's errors are of many kinds
             processor = AutoImageProcessor.from_pretrained(
                 self.folder, backend="pil", local_files_only=True, **merged
             )
-        except (OSError, TypeError, ValueError) as error:
+        except Exception as error:  # the library promises none in particular
             raise ValueError(
                 f"{str(self.folder)!r} has no image processor that can be used: {error}"
             ) from error
@@ -229,7 +232,8 @@ class MultiModalProcessor:
 
         was_sent = isinstance(image, MediaURL)
         if was_sent:
-            image = image.load(index, self.config.allowed_media_domains)
+            allowed = self.config.allowed_media_domains, self.config.allowed_local_media_path
+            image = image.load(index, *allowed)
         return as_rgb(index, upright(check_image(index, image)), on_white=was_sent)
 
     def _patches_of(

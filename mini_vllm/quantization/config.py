@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
-from mini_vllm.model.config import read_config
+from mini_vllm.model.config import read_config, with_overrides
 from mini_vllm.model.gguf.tensors import sources
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -440,10 +440,9 @@ ONLINE: dict[str, QuantizationConfig] = {
 """What `quantization=` may ask of a checkpoint in full precision."""
 
 
-def read_quantization(folder: Path) -> Any:
-    """What the checkpoint's config says about its numbers: also by compressed-tensors' old name, or
-    in the part of a model that sees which speaks of its decoder."""
-    config = read_config(folder)
+def find_quantization(config: Mapping[str, Any]) -> Any:
+    """What a `config.json` says about the checkpoint's numbers: also by compressed-tensors' old
+    name, or in the part of a model that sees which speaks of its decoder."""
     text = config.get("text_config")
     for home in (config, text if isinstance(text, Mapping) else {}):
         for name in ("quantization_config", "compression_config"):
@@ -453,16 +452,21 @@ def read_quantization(folder: Path) -> Any:
 
 
 def get_quantization_config(
-    folder: str | Path, quantization: str | None = None
+    folder: str | Path,
+    quantization: str | None = None,
+    hf_overrides: Mapping[str, Any] | None = None,
 ) -> QuantizationConfig | None:
     """How the checkpoint in `folder` is to be held; None: in the model's dtype.
+
+    `hf_overrides` are entries that count for more than those of its `config.json`.
 
     Raises ValueError for an unknown format, and for a `quantization` that contradicts it.
 
     Source: vllm/config/model.py#L1002-L1103 (ModelConfig._verify_quantization) @ v0.22.1.
     """
     folder = Path(folder)
-    found = read_quantization(folder)
+    whole = with_overrides(read_config(folder), hf_overrides or {})
+    found = find_quantization(whole)
     wanted = quantization and quantization.lower()
     wanted = ALIASES.get(wanted or "", wanted)
     if wanted == GGUFConfig.name and is_gguf(folder):
@@ -489,7 +493,7 @@ def get_quantization_config(
             f"quantization is {quantization!r}, but config.json says {method!r}; leave it out"
         )
     config = FORMATS[method].from_config(found)
-    config.stacked = resolve_model_class(read_config(folder).get("architectures") or ()).stacked
+    config.stacked = resolve_model_class(whole.get("architectures") or ()).stacked
     if list(folder.glob("*.safetensors")):
         headers = [read_header(file) for file in weight_files(folder)]
         config.infer_skipped({n: info.dtype for header in headers for n, info in header.items()})

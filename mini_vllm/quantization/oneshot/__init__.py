@@ -18,11 +18,11 @@ from torch import Tensor
 
 from mini_vllm import hub
 from mini_vllm.model.build import load_model, resolve_dtype
-from mini_vllm.model.config import load_config
+from mini_vllm.model.config import load_config, read_config
 from mini_vllm.model.layers import Linear, RMSNorm
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
 from mini_vllm.model.qwen3_moe import SparseMoE
-from mini_vllm.quantization.config import check_names, read_quantization
+from mini_vllm.quantization.config import check_names, find_quantization
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import quantize_per_token
 from mini_vllm.quantization.matching import is_layer_skipped
@@ -151,7 +151,7 @@ def _check(
         raise FileExistsError(f"{str(target)!r} exists; choose another output_dir or remove it")
     if not source.is_dir():
         raise FileNotFoundError(f"model folder {str(source)!r} does not exist")
-    if read_quantization(source):
+    if find_quantization(read_config(source)):
         raise ValueError(f"{str(source)!r} is quantised already; give the original")
 
 

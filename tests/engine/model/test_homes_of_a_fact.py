@@ -14,6 +14,8 @@ from mini_vllm.engine.checked_config import load_model_args, make_engine_config
 from mini_vllm.model.checkpoint_files import load_tokenizer, read_eos_token_id
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.generation import default_sampling_params, without_effect
+from mini_vllm.model.rope import compute_inv_freq
+from mini_vllm.quantization.config import get_quantization_config
 from tests.engine.reports.loading import checkpoint, ends
 
 NO_END = {"config.json": {"eos_token_id": None}, "generation_config.json": None}
@@ -212,3 +214,68 @@ def test_beyond_the_original_length_tokens_are_those_of_transformers(kind: str) 
         llm = LLM(str(folder), max_model_len=256)
         output = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0]
     assert list(output.outputs[0].token_ids) == told[0, 100:].tolist()
+
+
+# ------------------------------------------------------------------ hf_overrides
+
+
+@pytest.mark.parametrize(("overrides", "field", "expected"), [
+    ({"rms_norm_eps": 0.5}, "rms_norm_eps", 0.5),
+    ({"text_config": {"rms_norm_eps": 0.5}}, "rms_norm_eps", 0.5),
+    ({"max_position_embeddings": 99}, "max_position_embeddings", 99),
+    ({"text_config": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0,
+        "mrope_section": [12, 10, 10]}}}, "max_position_embeddings", 4096),
+    ({"rope_theta": 7.0}, "rope_theta", 7.0),
+    ({"dtype": "float16"}, "dtype", "float16"),
+    ({"torch_dtype": "float16"}, "dtype", "float16"),
+    ({"eos_token_id": 9}, "eos_token_id", 9),
+    ({"vision_config": {"depth": 3}}, "depth", 3),
+])  # fmt: skip
+def test_an_override_of_a_model_that_sees_reaches_its_part(
+    overrides: dict[str, Any], field: str, expected: Any
+) -> None:
+    args = load_config(bundled.path("storyteller-vision"), overrides)
+    assert args.vision is not None
+    homes = [args, args.vision]
+    found = [getattr(home, field) for home in homes if hasattr(home, field)]
+    assert expected in [*found, args.rope_parameters.get(field)]
+    assert args.hidden_size == args.vision.out_hidden_size, "the rest stays"
+
+
+@pytest.mark.parametrize(("file", "overrides"), [
+    ("torch_dtype", {"dtype": "float16"}), ("dtype", {"torch_dtype": "float16"}),
+])  # fmt: skip
+def test_of_two_names_of_a_fact_the_override_s_counts(file: str, overrides: dict[str, Any]) -> None:
+    with checkpoint({"config.json": {"dtype": None, file: "bfloat16"}}) as folder:
+        assert load_config(folder, overrides).dtype == "float16"
+
+
+def test_a_misspelt_override_is_refused_by_name() -> None:
+    with pytest.raises(
+        ValueError, match=r"hf_overrides has rope_tetha=7.0, which nothing here"
+    ) as e:
+        make_engine_config("storyteller-draft", hf_overrides={"rope_tetha": 7.0})
+    assert "did you mean rope_theta?" in str(e.value)
+
+
+def test_an_override_of_how_numbers_are_held() -> None:
+    config = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    folder = bundled.path("storyteller-draft")
+    assert get_quantization_config(folder) is None
+    found = get_quantization_config(folder, None, {"quantization_config": config})
+    assert found is not None and found.name == "fp8"
+    with checkpoint({"config.json": {"quantization_config": config}}) as quantised:
+        assert get_quantization_config(quantised, None, {"quantization_config": None}) is None
+
+
+@pytest.mark.parametrize(
+    "key", ["original_max_position_embeddings", "attention_factor", "beta_fast"]
+)
+def test_null_in_a_rotation_is_what_is_left_out(key: str) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0}
+    folder = bundled.path("storyteller-draft")
+    left_out, null = (
+        load_config(folder, {"rope_scaling": s}) for s in (scaling, scaling | {key: None})
+    )
+    assert null == left_out
+    assert compute_inv_freq(null)[1] == compute_inv_freq(left_out)[1]

@@ -334,7 +334,7 @@ def test_parts_become_text_with_placeholders() -> None:
     ("data:image/png;base64,!!", "broken base64"),
     ("data:image/png;base64,aGVsbG8=", "image 0 cannot be decoded"),
     ("data:image/png,hello", "data URL begins with"),
-    ("file:///etc/passwd", "pass a data URL or a PIL image"),
+    ("file:///etc/passwd", "reads no files; start it with --allowed-local-media-path"),
     ("http://169.254.169.254/latest", "fetches nothing from '169.254.169.254'; allowed are no"),
     ("http://[broken", "is none"),
     (7, "image_url is 7"),

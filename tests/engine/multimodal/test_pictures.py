@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 from transformers.image_utils import load_image
 
+from mini_vllm.config import MultiModalConfig
 from mini_vllm.multimodal.media import MediaURL
 from mini_vllm.multimodal.processing import MultiModalProcessor
 from tests.engine.reports import pictures
@@ -165,3 +167,35 @@ def test_numbers_without_a_scale_are_refused_by_their_mode(
 ) -> None:
     with pytest.raises(ValueError, match=f"image 0 has mode '{mode}'"):
         processor.check({"image": Image.new(mode, (4, 4))})
+
+
+def test_files_of_the_folder_that_was_named_and_no_others(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "pictures", tmp_path / "secret"
+    for folder in (inside, outside):
+        folder.mkdir()
+        exif = Image.Exif()
+        exif[ORIENTATION] = 6
+        (folder / "a b.png").write_bytes(file_of(Image.fromarray(COLORS), exif=exif))
+    (inside / "link.png").symlink_to(outside / "a b.png")
+    config = MultiModalConfig(allowed_local_media_path=str(inside))
+    whole = pictures._processor()
+    processor = MultiModalProcessor(whole.folder, whole.vision, config, 512)
+
+    def seen(url: str) -> Any:
+        return np.asarray(processor.check({"image": MediaURL(url)})[0])
+
+    upright = np.rot90(COLORS, -1)
+    np.testing.assert_array_equal(seen((inside / "a b.png").as_uri()), upright)
+    for url in (
+        (outside / "a b.png").as_uri(),
+        (inside / "link.png").as_uri(),
+        f"file://{inside}/../secret/a%20b.png",
+        f"file://{inside}2/a.png",
+    ):
+        with pytest.raises(ValueError, match=r"image 0: .* is not in .*allowed-local-media-path"):
+            seen(url)
+    for name in ("missing.png", "."):
+        with pytest.raises(ValueError, match=r"image 0: .* cannot be read"):
+            seen(f"file://{inside}/{name}")
+    with pytest.raises(ValueError, match="it must be a folder that is there"):
+        MultiModalConfig(allowed_local_media_path=str(inside / "a b.png"))

@@ -46,9 +46,10 @@ def ends(given: dict[str, Any]) -> dict[str, Any]:
         llm = LLM(str(folder), **options)
         params = SamplingParams(**given.get("params", {}))
         request = llm.engine.input_processor.process("0", [5], params)
-        grammar = llm.engine.core.structured_output_manager.stop_token_ids
+        manager = llm.engine.core.structured_output_manager
+        assert manager.tokens  # the tokenizer's end is read when the first grammar needs it
     stops = request.sampling_params.stop_token_ids or []
-    return {"tokens": [request.eos_token_id, *stops], "grammar": grammar}
+    return {"tokens": [request.eos_token_id, *stops], "grammar": manager.stop_token_ids}
 
 
 def positions(given: dict[str, Any]) -> int | str:
