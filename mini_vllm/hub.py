@@ -89,7 +89,7 @@ def folder(
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise FileNotFoundError(
-        f"model {show(name)} is neither a folder nor a bundled model ({', '.join(bundled.NAMES)}), "
+        f"model {show(name)} is neither a folder nor a bundled model ({', '.join(known)}), "
         f"and a hub's model is spelled OWNER/NAME, such as 'Qwen/Qwen3-0.6B'{hint}"
     )
 

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
+from mini_vllm.config.descriptions import descriptions, summary
 from mini_vllm.config.engine import (
     FLAT_SECTIONS,
     WHOLE_SECTIONS,
@@ -24,6 +25,7 @@ from mini_vllm.config.engine import (
     check_as_it_is,
     is_near,
 )
+from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED, REFUSED, why_not
 from mini_vllm.errors import show
 from mini_vllm.json_files import parse_json
@@ -142,17 +144,21 @@ def _json_or_text(text: str) -> Any:
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """An option for every argument of the engine but its model, and for those without effect."""
     for section in FLAT_SECTIONS.values():
-        add_field_options(parser, section, "engine", skip=("model",))
+        group = add_field_options(parser, section, skip=("model",))
+        if section is LoRAConfig:
+            group.add_argument(
+                "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
+                help="Serve adapters beside the model.",
+            )  # fmt: skip
     _add_dropped(parser)
-    features = parser.add_argument_group("engine options (features)")
-    features.add_argument(
-        "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
-    )
-    for name in WHOLE_SECTIONS:
+    whole = parser.add_argument_group("VllmConfig", "Features with settings of their own, as JSON.")
+    for name, (_, section) in WHOLE_SECTIONS.items():
         short = [SHORT[name]] if name in SHORT else []
-        features.add_argument(
-            _option(name), *short, default=argparse.SUPPRESS, type=json_value, metavar="JSON"
-        )
+        keys = ", ".join(item.name for item in dataclasses.fields(section))
+        whole.add_argument(
+            _option(name), *short, default=argparse.SUPPRESS, type=json_value, metavar="JSON",
+            help=f"{summary(section)} Keys: {keys}.",
+        )  # fmt: skip
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -162,17 +168,21 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_field_options(
-    parser: argparse.ArgumentParser, section: type, title: str, skip: Sequence[str]
-) -> None:
-    """One option per field of a configuration class; those not given stay out of the result."""
-    group = parser.add_argument_group(f"{title} options ({section.__name__})")
+    parser: argparse.ArgumentParser, section: type, skip: Sequence[str]
+) -> argparse._ArgumentGroup:
+    """One option per field of a configuration class, described as the field is; those not given
+    stay out of the result."""
+    group = parser.add_argument_group(section.__name__, summary(section))
+    about = descriptions(section)
     for name, hint in typing.get_type_hints(section).items():
         if name not in skip:
             also = [_option(alias) for alias, meant in ALIASES.items() if meant == name]
             also += [SHORT[name]] if name in SHORT else []
             how = _how_to_read(hint)
             how |= {"type": model_length} if name == "max_model_len" else {}
-            group.add_argument(_option(name), *also, default=argparse.SUPPRESS, **how)
+            text = about.get(name, "").replace("%", "%%")
+            group.add_argument(_option(name), *also, default=argparse.SUPPRESS, help=text, **how)
+    return group
 
 
 def _how_to_read(hint: Any) -> dict[str, Any]:

@@ -38,20 +38,20 @@ def add_dataset_options(parser: argparse.ArgumentParser) -> None:
     add("--custom-output-len", type=int, default=256, help="-1: as the file says")
     add("--no-oversample", action="store_true", help="a short file is not repeated")
     add("--disable-shuffle", action="store_true", help="keep the order of the file")
-    add("--num-prompts", type=int, default=1000)
+    add("--num-prompts", type=int, default=1000, help="requests (default 1000)")
     add("--input-len", type=int, help="for every data set that draws prompts")
     add("--output-len", type=int, help="for every data set")
-    add("--random-input-len", type=int, default=1024)
-    add("--random-output-len", type=int, default=128)
+    add("--random-input-len", type=int, default=1024, help="tokens of a prompt (1024)")
+    add("--random-output-len", type=int, default=128, help="tokens of an answer (128)")
     add("--random-prefix-len", type=int, default=0, help="tokens that all prompts begin with")
     add("--random-range-ratio", default="0.0", metavar="SPREAD",
         help='of both lengths, 0 to 1, or \'{"input": 0.3, "output": 0.5}\'')  # fmt: skip
-    add("--prefix-repetition-prefix-len", type=int, default=256)
-    add("--prefix-repetition-suffix-len", type=int, default=256)
-    add("--prefix-repetition-num-prefixes", type=int, default=10)
-    add("--prefix-repetition-output-len", type=int, default=128)
+    add("--prefix-repetition-prefix-len", type=int, default=256, help="tokens of a prefix")
+    add("--prefix-repetition-suffix-len", type=int, default=256, help="tokens behind it")
+    add("--prefix-repetition-num-prefixes", type=int, default=10, help="how many (10)")
+    add("--prefix-repetition-output-len", type=int, default=128, help="of an answer")
     add("--vocab-size", type=int, default=1000, help="prompts hold token ids below it")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of what is drawn (default 0)")
 
 
 def _dataset_name(word: str) -> str:

@@ -169,41 +169,47 @@ def drive(load: Load) -> tuple[list[RequestResult], float]:
 def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     """Source: vllm/benchmarks/serve.py#L1240-L1640 (add_cli_args) @ v0.22.1"""
     add = parser.add_argument
-    add("--backend", choices=tuple(ENDPOINTS), default="openai")
+    add("--backend", choices=tuple(ENDPOINTS), default="openai",
+        help="interface that is asked (default openai: completions)")  # fmt: skip
     add("--base-url", help="such as http://127.0.0.1:8000, instead of --host and --port")
-    add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8000)
+    add("--host", default="127.0.0.1", help="of the server (default 127.0.0.1)")
+    add("--port", type=int, default=8000, help="of the server (default 8000)")
     add("--endpoint", help="path; default: that of the backend")
     add("--insecure", action="store_true", help="take the server's certificate as it is")
     add("--model", help="the model's name; default: the first that the server has")
     add("--served-model-name", help="what requests call the model, if not --model")
     add("--lora-modules", nargs="+", metavar="NAME", help="adapters that answer, one a request")
-    add("--lora-assignment", choices=("random", "round-robin"), default="random")
+    add("--lora-assignment", choices=("random", "round-robin"), default="random",
+        help="which of them a request gets (default random)")  # fmt: skip
     add_dataset_options(parser)
     add("--tokenizer", help="that counts conversations; default: that of the model")
     add("--request-rate", type=float, default=math.inf, help="requests/s (default: all at once)")
-    add("--burstiness", type=float, default=1.0)
+    add("--burstiness", type=float, default=1.0,
+        help="of arrivals; 1: Poisson (default), below: in bursts, above: evenly")  # fmt: skip
     add("--ramp-up-strategy", choices=RAMP_UPS, help="let the rate grow over the run")
     add("--ramp-up-start-rps", type=float, metavar="RATE", help="of the first request")
     add("--ramp-up-end-rps", type=float, metavar="RATE", help="of the last")
-    add("--max-concurrency", type=int)
-    add("--num-warmups", type=int, default=0)
+    add("--max-concurrency", type=int, help="most requests at once (default: no limit)")
+    add("--num-warmups", type=int, default=0, help="requests before the first that counts")
     add("--profile", action="store_true", help="have the server record itself meanwhile")
-    add("--ignore-eos", action="store_true")
+    add("--ignore-eos", action="store_true", help="answers have their full length")
     add("--logprobs", type=int, metavar="N", help="ask for those of each token and N others")
     for name, kind in SAMPLING.items():
-        add("--" + name.replace("_", "-"), type=kind)
-    add("--header", nargs="*", default=[], metavar="KEY=VALUE")
-    add("--extra-body", type=bench_words.json_object, default={}, metavar="JSON")
+        about = f"sampling parameter {name} of every request"
+        add("--" + name.replace("_", "-"), type=kind, help=about)
+    add("--header", nargs="*", default=[], metavar="KEY=VALUE", help="sent with requests")
+    add("--extra-body", type=bench_words.json_object, default={}, metavar="JSON",
+        help="fields that every request has, too")  # fmt: skip
     add("--request-id-prefix", help="requests carry it and their number as X-Request-Id")
     add("--percentile-metrics", default=",".join(METRICS), help="of which, with commas")
     add("--metric-percentiles", default="99", help="with commas")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="such as ttft:200 tpot:50")
-    add("--ready-check-timeout-sec", type=int, default=0)
-    add("--save-result", action="store_true")
-    add("--save-detailed", action="store_true")
-    add("--result-dir", type=Path, default=Path("."))
-    add("--result-filename")
+    add("--ready-check-timeout-sec", type=int, default=0,
+        help="how long to wait for the server to answer (default 0)")  # fmt: skip
+    add("--save-result", action="store_true", help="write the figures into a file")
+    add("--save-detailed", action="store_true", help="with those of each request")
+    add("--result-dir", type=Path, default=Path("."), help="folder of that file (default: here)")
+    add("--result-filename", metavar="NAME", help="its name; default: backend, rate, model, time")
     add("--append-result", action="store_true", help="behind what the file holds, a line each")
     add("--label", help="a name for this run, kept in its result")
     add("--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="kept in the result")

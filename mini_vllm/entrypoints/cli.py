@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm import __version__
+from mini_vllm.bundled import INSTALLED, NAMES, SEEING
 from mini_vllm.config.engine import read_object
+from mini_vllm.config.help_screens import HelpParser
 from mini_vllm.config.options import (
     add_engine_options,
     add_field_options,
@@ -45,6 +47,8 @@ SPECULATIVE_OPTIONS = {
 }
 """Short options, and the key of ``--speculative-config`` that each stands for."""
 DEFAULT_MODEL = "storyteller"
+MODELS = ", ".join((*NAMES, *SEEING, *INSTALLED))
+"""Models that are known by a name."""
 ELSEWHERE = {
     "complete": "use generate",
     "run-batch": "send the batch's lines to a server",
@@ -92,7 +96,7 @@ def _one_word(argv: list[str]) -> list[str]:
 
 def build_parser() -> argparse.ArgumentParser:
     script = Path(sys.argv[0]).name
-    parser = argparse.ArgumentParser(
+    parser = HelpParser(
         prog=script if script == "mini-vllm" else "python -m mini_vllm",
         description="A small, real LLM inference engine.",
     )
@@ -106,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
-            add_field_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
+            add_field_options(command, SamplingParams, skip=("seed", "output_kind"))
         return command
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
@@ -128,9 +132,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_image_option(chat)
     chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
     bench = add_command(run_bench, "offline throughput on random prompts")
-    bench.add_argument("--num-prompts", type=_positive, default=16)
-    bench.add_argument("--input-len", type=_positive, default=128)
-    bench.add_argument("--output-len", type=_positive, default=64)
+    bench.add_argument("--num-prompts", type=_positive, default=16, help="how many (16)")
+    bench.add_argument("--input-len", type=_positive, default=128, help="tokens of each (128)")
+    bench.add_argument("--output-len", type=_positive, default=64, help="tokens made (64)")
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
     bench.add_argument("--profile", type=Path, metavar="FILE", help="write a trace for Perfetto")
     bench_serve = commands.add_parser(
@@ -140,10 +144,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_bench_serve_options(bench_serve)
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
-    info.add_argument("--json", action="store_true")
+    info.add_argument("--json", action="store_true", help="figures as one JSON object")
     add_break_even_options(add_command(run_break_even, "from which length on KV is worth carrying"))
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
-    serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
+    serve.add_argument(
+        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help="as --model"
+    )
     add_serve_options(serve)
     _add_quantize(commands)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
@@ -191,15 +197,19 @@ def _add_quantize(commands: Any) -> None:
     """`quantize` takes a checkpoint and writes another: no engine, and none of its options."""
     command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
     command.set_defaults(run=run_quantize)
-    command.add_argument("model", metavar="MODEL", help="folder, or bundled model")
-    command.add_argument("-o", "--output-dir", type=Path, required=True, metavar="FOLDER")
+    command.add_argument("model", metavar="MODEL", help=f"folder, or one of {MODELS}")
+    command.add_argument(
+        "-o", "--output-dir", type=Path, required=True, metavar="FOLDER", help="where the copy goes"
+    )
     command.add_argument(
         "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
     )
     command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
     command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
     command.add_argument("--group-size", type=int, metavar="INT", help="default 128; -1: a row")
-    command.add_argument("--ignore", nargs="*", default=["lm_head"], metavar="LAYER")
+    command.add_argument(
+        "--ignore", nargs="*", default=["lm_head"], metavar="LAYER", help="stay as they are"
+    )
     command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
 
 
@@ -230,7 +240,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,
-        help="folder, .gguf file, bundled model, smollm2, or OWNER/NAME of a hub's (default "
+        help=f"folder, .gguf file, OWNER/NAME of a hub's, or one of {MODELS} (default "
         f"{DEFAULT_MODEL})",
     )
     parser.add_argument(
@@ -239,7 +249,9 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
     )
     add_engine_options(parser)
-    features = parser.add_argument_group("engine options (short)")
+    features = parser.add_argument_group(
+        "engine options (short)", "Shorter ways to say some of the others."
+    )
     features.add_argument(
         "--lora-modules",
         nargs="+",

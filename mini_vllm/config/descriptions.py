@@ -1,0 +1,48 @@
+"""What the fields of a configuration class are for: the texts below them in its source.
+
+So an option is described in one place, where its field is. vLLM's help is made the same way.
+
+Source: vllm/config/utils.py#L180-L241 (get_attr_docs) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import re
+import textwrap
+
+
+@functools.cache
+def descriptions(section: type) -> dict[str, str]:
+    """By field: the string behind it, or its entry under "Attributes:" in the class's docstring."""
+    found = _listed(inspect.getdoc(section) or "")
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, text in itertools.pairwise(tree.body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        ):
+            found[field.target.id] = " ".join(text.value.value.split())
+    return found
+
+
+def summary(section: type) -> str:
+    """The first sentence of a class's docstring."""
+    return (inspect.getdoc(section) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _listed(docstring: str) -> dict[str, str]:
+    _, _, attributes = docstring.partition("Attributes:\n")
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \w)", "\n" + attributes)[1:]:
+        names, _, text = entry.strip().partition(":")
+        for name in names.split(","):
+            found[name.strip()] = " ".join(text.split())
+    return found
