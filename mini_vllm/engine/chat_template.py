@@ -77,6 +77,11 @@ def render_chat(
         )
     except ValueError:
         raise
+    except RecursionError:  # it writes tools and arguments as JSON
+        raise ValueError(
+            "the messages, the tools or the template's arguments nest too deeply to be written; "
+            "let them nest less: some 300 levels of lists and objects are always taken"
+        ) from None
     except Exception as error:  # a template is a program, and may fail in any way
         line = getattr(error, "lineno", None)  # of what is no Jinja
         where = f" in line {line}" if line else ""
