@@ -37,12 +37,16 @@ class PromptLimits:
                 not fit the model's length, together with the output, or the KV cache.
         """
         if not prompt:
-            raise ValueError("the prompt is empty; it must have at least 1 token")
+            raise VLLMValidationError(
+                "the prompt is empty; it must have at least 1 token", parameter="prompt"
+            )
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             bad = next(token for token in prompt if not 0 <= token < self.vocab_size)
-            raise ValueError(
+            raise VLLMValidationError(
                 f"the prompt has token id {bad}; the vocabulary ends at {self.vocab_size - 1}; was "
-                "it made with another tokenizer?"
+                "it made with another tokenizer?",
+                parameter="prompt",
+                value=bad,
             )
         check_context(self.max_model_len, len(prompt), num_output_tokens)
         if len(prompt) > self.capacity:

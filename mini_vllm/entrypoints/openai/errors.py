@@ -39,12 +39,17 @@ _FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
     "prompt",
     "messages",
     "top_logprobs",
+    "cache_salt",
     "mode",
     "level",
     "data_parallel_rank",
 }
 _CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
-_BLAMED = ((_CONSTRAINTS, "structured_outputs"), ("kv_transfer_params ", "kv_transfer_params"))
+_BLAMED = (
+    (_CONSTRAINTS, "structured_outputs"),
+    ("kv_transfer_params ", "kv_transfer_params"),
+    ("unknown repetition parameter ", "repetition_detection"),
+)
 OWN_FAULT = (*_CONSTRAINTS, "kv_transfer_params ", "no token is left to sample")
 """How the engine begins to say that a request cannot be served as it is, whoever asks again."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
