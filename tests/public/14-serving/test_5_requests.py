@@ -46,7 +46,7 @@ def test_14_5_names_need_not_be_unique(scene: Any) -> None:
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        ({"prompt": 40}, "VLLMValidationError"), ({"prompt": 0}, "ValueError"),
+        ({"prompt": 40}, "VLLMValidationError"), ({"prompt": 0}, "VLLMValidationError"),
         ({"params": {"stop_token_ids": [9999]}}, "ValueError"),
     ],
 )  # fmt: skip
