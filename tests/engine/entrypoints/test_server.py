@@ -377,7 +377,7 @@ def test_a_mistake_of_ours_costs_no_connection() -> None:
     engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={})
     state = SimpleNamespace(
         engine=engine, check_model=check_model, num_in_flight=0, readers=set(),
-        enable_request_id_headers=False,
+        enable_request_id_headers=False, enable_tokenizer_info_endpoint=False,
     )  # fmt: skip
     client = TestClient(build_app(state), raise_server_exceptions=True)  # type: ignore[arg-type]
     answer = client.post("/detokenize", json={"tokens": [1]})
@@ -391,7 +391,7 @@ def test_every_answer_carries_the_id_of_its_request_once() -> None:
     engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={}, errored=True)
     state = SimpleNamespace(
         engine=engine, check_model=unforeseen, num_in_flight=0, readers=set(), draining=False,
-        enable_request_id_headers=True,
+        enable_request_id_headers=True, enable_tokenizer_info_endpoint=False,
         metrics=SimpleNamespace(render=unforeseen, registry=CollectorRegistry()),
     )  # fmt: skip
     app = build_app(state, ["key"], ["http://there"])  # type: ignore[arg-type]
