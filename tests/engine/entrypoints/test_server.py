@@ -378,6 +378,7 @@ def test_a_mistake_of_ours_costs_no_connection() -> None:
     state = SimpleNamespace(
         engine=engine, check_model=check_model, num_in_flight=0, readers=set(),
         enable_request_id_headers=False, enable_tokenizer_info_endpoint=False,
+        metrics=SimpleNamespace(registry=CollectorRegistry()),
     )  # fmt: skip
     client = TestClient(build_app(state), raise_server_exceptions=True)  # type: ignore[arg-type]
     answer = client.post("/detokenize", json={"tokens": [1]})
