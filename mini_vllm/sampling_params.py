@@ -89,7 +89,6 @@ _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = 
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 
 _FIXED = {
-    "spaces_between_special_tokens": (True, "tokens carry their own spaces"),
     "flat_logprobs": (False, "logprobs are dicts by token"),
     "routed_experts_prompt_start": (0, "which experts were taken is not returned"),
     "skip_clone": (False, "requests never share these parameters"),
@@ -302,8 +301,10 @@ class SamplingParams:
             `prompt_logprobs` asks for it.
         thinking_token_budget: vLLM's name; it needs a reasoning parser, which is not there.
         repetition_detection: end an output that repeats itself; a dict will do.
-        spaces_between_special_tokens, flat_logprobs, routed_experts_prompt_start, skip_clone:
-            vLLM's names; only their defaults are taken.
+        spaces_between_special_tokens: vLLM's name; without effect, as in vLLM with a fast
+            tokenizer: tokens carry their own spaces.
+        flat_logprobs, routed_experts_prompt_start, skip_clone: vLLM's names; only their defaults
+            are taken.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ from mini_vllm.config.vllm_names import (
 )
 from mini_vllm.errors import show
 from mini_vllm.json_files import parse_json
+
+logger = logging.getLogger(__name__)
 
 FLAT_SECTIONS: dict[str, type] = {
     "model": ModelConfig,
@@ -81,6 +84,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         scheduler = self.scheduler
+        # vLLM has the length in its ModelConfig, too, where clients look for it.
+        object.__setattr__(self.model, "_max_model_len", scheduler.max_model_len)
         if self.speculative is not None:  # the method decides: not every drafter writes KV
             num_lookahead = self.speculative.num_lookahead_tokens
             scheduler = dataclasses.replace(scheduler, num_lookahead_tokens=num_lookahead)
@@ -177,10 +182,14 @@ class EngineConfig:
         adapters = sections.pop("lora")
         if enable_lora:
             whole["lora"] = LoRAConfig(**adapters)
-        elif adapters:
-            raise ValueError(f"{next(iter(adapters))} is set but enable_lora is not; set it too")
+        elif unused := [name for name in adapters if adapters[name] != _default(LoRAConfig, name)]:
+            logger.warning("%s has no effect without enable_lora", ", ".join(unused))
         made = {name: FLAT_SECTIONS[name](**values) for name, values in sections.items()}
         return cls(**made, **whole, fits_max_model_len=is_open)
+
+
+def _default(section: type, name: str) -> Any:
+    return next(item.default for item in dataclasses.fields(section) if item.name == name)
 
 
 def check_arguments(options: dict[str, Any]) -> None:

@@ -67,6 +67,11 @@ class ModelConfig:
     compile_model: bool = False
     """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
 
+    @property
+    def max_model_len(self) -> int | None:
+        """The scheduler's; None before there is an `EngineConfig`."""
+        return self.__dict__.get("_max_model_len")
+
     def __post_init__(self) -> None:
         require_one_of("dtype", self.dtype, DTYPES)
         for name in ("enforce_eager", "compile_model", "use_tqdm_on_load"):

@@ -270,7 +270,7 @@ DIFFERS: dict[str, str] = {
     "wake_up": "tags are taken, and all is woken at once",
     "wait_for_completion": "without output_type: all outputs are of one kind",
     "thinking_token_budget": "refused: it needs a reasoning parser",
-    "spaces_between_special_tokens": "only True",
+    "spaces_between_special_tokens": "no effect: tokens carry their own spaces",
     "flat_logprobs": "only False",
     "routed_experts_prompt_start": "only 0",
     "skip_clone": "only False",

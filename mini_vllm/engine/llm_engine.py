@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerStats
@@ -82,6 +82,16 @@ class LLMEngine(OfflineControls):
         self.stats = self._new_stats()
         self.log_stats = LogStats(config) if log_stats else None
         self.client.observers.append(lambda *step: self.stats.record_step(*step))
+
+    @property
+    def vllm_config(self) -> EngineConfig:
+        """vLLM's name of ``config``."""
+        return self.config
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """With the ``max_model_len`` that the engine has settled."""
+        return self.config.model
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> LLMEngine:

@@ -217,7 +217,6 @@ def test_import_needs_no_torch():
 @pytest.mark.parametrize(
     ("name", "only", "other"),
     [
-        ("spaces_between_special_tokens", True, False),
         ("flat_logprobs", False, True),
         ("routed_experts_prompt_start", 0, 3),
         ("skip_clone", False, True),

@@ -98,8 +98,8 @@ def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
 def test_adapters_need_their_switch() -> None:
     assert config(enable_lora=True, max_loras=4).lora == LoRAConfig(max_loras=4)
     assert config(enable_lora=False).lora is None
-    with pytest.raises(ValueError, match="max_loras is set but enable_lora is not; set it too"):
-        config(max_loras=4)
+    assert config(enable_lora=False, max_loras=4, max_lora_rank=16).lora is None
+    assert config(max_lora_rank=16).lora is None, "as in vLLM, which clients rely on"
 
 
 def test_a_whole_section_is_a_dict_its_json_or_the_dataclass() -> None:

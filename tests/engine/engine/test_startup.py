@@ -83,7 +83,7 @@ def test_without_chunked_prefill_a_step_holds_the_longest_prompt(tmp_path: Path)
     folder = copy_of_the_model(tmp_path, max_position_embeddings=4096)
     limits = make_engine_config(folder, enable_chunked_prefill=False).scheduler
     assert (limits.max_model_len, limits.max_num_batched_tokens) == (4096, 4096)
-    options = {"enable_chunked_prefill": False, "max_num_batched_tokens": 512}
+    options: dict[str, Any] = {"enable_chunked_prefill": False, "max_num_batched_tokens": 512}
     assert make_engine_config(folder, **options).scheduler.max_model_len == 512
 
 

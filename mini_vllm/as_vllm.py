@@ -1,0 +1,80 @@
+"""Lets a program that imports `vllm` run on this engine, unchanged::
+
+    from mini_vllm import as_vllm
+    as_vllm.install()
+
+Only what is imported from vLLM by such programs is there; `docs/api.md` says what each name does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from types import ModuleType
+from typing import Any
+
+VERSION = "0.22.1"
+"""Of vLLM, whose interface this is."""
+MODULES = {
+    "vllm": "mini_vllm",
+    "vllm.sampling_params": "mini_vllm.sampling_params",
+    "vllm.outputs": "mini_vllm.outputs",
+    "vllm.inputs": "mini_vllm.inputs",
+    "vllm.config": "mini_vllm.config",
+    "vllm.lora": "mini_vllm.lora",
+    "vllm.lora.request": "mini_vllm.lora.request",
+    "vllm.engine": "mini_vllm.engine",
+    "vllm.engine.arg_utils": "mini_vllm.engine.arg_utils",
+}
+"""vLLM's modules, and those that are the same here."""
+
+
+def get_tokenizer(
+    tokenizer_name: str, *args: Any, revision: str | None = None, **options: Any
+) -> Any:
+    """A tokenizer of the `transformers` kind, by the name of its model.
+
+    Source: vllm/tokenizers/registry.py#L192-L222 (get_tokenizer) @ v0.22.1
+    """
+    from mini_vllm import hub
+    from mini_vllm.model.checkpoint_files import load_tokenizer
+
+    return load_tokenizer(hub.folder(tokenizer_name, revision, weights=False))
+
+
+def resolve_chat_template(
+    tokenizer: Any, chat_template: str | None = None, tools: Any = None, **options: Any
+) -> str | None:
+    """The template that is given, or the tokenizer's own; None without any."""
+    return chat_template or getattr(tokenizer, "chat_template", None)
+
+
+def install() -> None:
+    """Make `vllm` and its modules this engine, in this process.
+
+    Raises:
+        RuntimeError: if another `vllm` is imported already.
+    """
+    there = sys.modules.get("vllm")
+    if there is not None and there.__name__ != "mini_vllm":
+        raise RuntimeError("vllm is imported already; call as_vllm.install() before that")
+    for name, ours in MODULES.items():
+        sys.modules[name] = importlib.import_module(ours)
+    for name, found in (
+        ("vllm.tokenizers", get_tokenizer),
+        ("vllm.renderers.hf", resolve_chat_template),
+    ):
+        module = ModuleType(name)
+        setattr(module, found.__name__, found)
+        sys.modules[name] = module
+        parent = name.rpartition(".")[0]
+        sys.modules.setdefault(parent, ModuleType(parent))
+    importlib.metadata.version = _version
+
+
+_real_version = importlib.metadata.version
+
+
+def _version(distribution_name: str) -> str:
+    return VERSION if distribution_name == "vllm" else _real_version(distribution_name)
