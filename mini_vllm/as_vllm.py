@@ -35,7 +35,7 @@ def get_tokenizer(
 ) -> Any:
     """A tokenizer of the `transformers` kind, by the name of its model.
 
-    Source: vllm/tokenizers/registry.py#L192-L222 (get_tokenizer) @ v0.22.1
+    Source: vllm/tokenizers/registry.py#L196-L258 (get_tokenizer) @ v0.22.1
     """
     from mini_vllm import hub
     from mini_vllm.model.checkpoint_files import load_tokenizer

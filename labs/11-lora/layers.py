@@ -57,6 +57,11 @@ class LinearLoRA:
     def num_bytes(self) -> int:
         return sum(t.numel() * t.itemsize for t in (self.lora_a, self.lora_b))
 
+    @property
+    def idle(self) -> bool:
+        """Whether this step has no token of an adapter."""
+        return self.meta.no_lora
+
     def set_lora(self, slot: int, pairs: Sequence[LoRAPair | None]) -> None:
         """Write an adapter's pairs into a slot, one for each slice; None: the slice adds nothing.
 

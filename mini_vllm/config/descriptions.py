@@ -2,7 +2,7 @@
 
 So an option is described in one place, where its field is. vLLM's help is made the same way.
 
-Source: vllm/config/utils.py#L180-L241 (get_attr_docs) @ v0.22.1
+Source: vllm/config/utils.py#L160-L198 (get_attr_docs) @ v0.22.1
 """
 
 from __future__ import annotations

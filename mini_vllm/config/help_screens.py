@@ -1,6 +1,6 @@
 """``--help``, ``--help=all``, ``--help=listgroup`` and ``--help=PATTERN``, as vLLM's commands have.
 
-Source: vllm/utils/argparse_utils.py#L169-L256 (FlexibleArgumentParser.format_help) @ v0.22.1
+Source: vllm/utils/argparse_utils.py#L169-L241 (FlexibleArgumentParser.format_help) @ v0.22.1
 """
 
 from __future__ import annotations

@@ -76,14 +76,15 @@ class LayerCall:
     def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
         """Whether a step is small enough, and nobody has a hand in what is done inside.
 
-        Adapters have, and hooks: a KV connector that works layer by layer hears of each so.
+        Adapters have, in a step that has a row of one, and hooks: a KV connector that works layer
+        by layer hears of each so.
         """
         return (
             x.shape[0] <= MOST_TOKENS
             and kv_cache.dtype in native.NAMES
             and x.dtype == self.dtype
             and x.is_contiguous()
-            and all(linear.adapters is None for linear in self.linears)
+            and all(map(is_plain, self.linears))
             and not any(part._forward_pre_hooks or part._forward_hooks for part in self.parts)
         )
 
@@ -108,6 +109,11 @@ def linears_of(layer: Any) -> tuple[Linear, ...]:
     """The four products of a layer, in the order of `native.Layer`."""
     attn, mlp = layer.self_attn, layer.mlp
     return attn.qkv_proj, attn.o_proj, mlp.gate_up_proj, mlp.down_proj
+
+
+def is_plain(linear: Linear) -> bool:
+    """Whether nothing is added to this product in this step."""
+    return linear.adapters is None or getattr(linear.adapters, "idle", False)
 
 
 def matrix(linear: Linear) -> native.Matrix:

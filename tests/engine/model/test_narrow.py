@@ -160,3 +160,32 @@ def test_a_place_outside_the_cache_is_an_error(what: str, tmp_path: Path) -> Non
         error = r"reads a page outside the cache, which has 3: \[1, 3\]"
     with pytest.raises(IndexError, match=error):
         model(torch.tensor([5, 6]), torch.tensor([4, 5]), caches, metadata)
+
+
+def test_slots_without_a_row_of_an_adapter_leave_the_call_whole() -> None:
+    """`enable_lora` alone must not slow the base: its steps have nothing to add."""
+    from mini_vllm import LLM, SamplingParams
+    from mini_vllm.bundled import adapter_path
+    from mini_vllm.lora.request import LoRARequest
+
+    llm = LLM("storyteller", enable_lora=True, num_gpu_blocks=64)
+    layers = llm.engine.core.model.model.layers
+    taken: list[bool] = []
+    call = layers[0].call
+    if call is None:
+        pytest.skip("no compiler here")
+    takes = call.takes
+
+    def note(*args: Any) -> bool:
+        taken.append(takes(*args))
+        return taken[-1]
+
+    call.takes = note
+    params = SamplingParams(temperature=0, max_tokens=4)
+    llm.generate(["Once upon"], params, use_tqdm=False)
+    assert taken and all(taken)
+    taken.clear()
+    pirate = LoRARequest("pirate", 1, str(adapter_path("pirate")))
+    llm.generate(["Once upon"], params, use_tqdm=False, lora_request=pirate)
+    assert taken and not any(taken)
+    llm.shutdown()
