@@ -22,7 +22,7 @@ class ModelConfig:
     """
 
     model: str
-    """A folder in Hugging Face layout. (`LLM` takes names, too, and finds the folder.)"""
+    """A folder in Hugging Face layout, or a GGUF file. (`LLM` takes names, too, and finds it.)"""
     tokenizer: str | None = None
     """Another folder, or name, for the tokenizer; None: the model's own."""
     revision: str | None = None
@@ -63,7 +63,8 @@ class ModelConfig:
     """Most logprobs that a request may ask for, of each token; -1: the whole vocabulary."""
     quantization: str | None = None
     """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
-    full precision while it is loaded."""
+    full precision while it is loaded; "gguf" keeps a GGUF file's blocks, which else become floats.
+    """
     compile_model: bool = False
     """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
 

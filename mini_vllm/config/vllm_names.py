@@ -52,7 +52,10 @@ AS_IT_IS: dict[str, tuple[Any, ...]] = {
 }
 """Values that ask for what is so anyway; others of these arguments are refused."""
 
-SPELLINGS: dict[str, dict[str, str]] = {"dtype": {"half": "float16", "float": "float32"}}
+SPELLINGS: dict[str, dict[str, str]] = {
+    "dtype": {"half": "float16", "float": "float32"},
+    "load_format": {"gguf": "auto"},  # a file says for itself what it is
+}
 """vLLM's words for values that have another here."""
 
 SECTION_KEYS: dict[str, dict[str, tuple[str, tuple[Any, ...]]]] = {
@@ -251,8 +254,9 @@ DIFFERS: dict[str, str] = {
     "max_model_len": "without it, as with -1: the longest that model and KV cache hold",
     "gpu_memory_utilization": "on a CPU at most half of what is free",
     "attention_backend": "'reference', 'cpu' or 'triton'",
-    "quantization": "'int8' and 'fp8' while loading; checkpoints say for themselves",
-    "load_format": "'auto' or 'dummy'",
+    "quantization": "'int8' and 'fp8' while loading, 'gguf' keeps a GGUF file's blocks; "
+    "checkpoints say for themselves",
+    "load_format": "'auto', which is 'gguf' for such a file, or 'dummy'",
     "structured_outputs_config": "backends 'native' and 'xgrammar'",
     "kv_transfer_config": "connectors of phase 15",
     "speculative_config": "methods ngram, draft_model, medusa and eagle",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mini_vllm import hub
+from mini_vllm.gguf import is_gguf
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import load_config, read_config
 from mini_vllm.model.layers import Linear, RMSNorm
@@ -149,6 +150,11 @@ def _check(
         raise ValueError(f"act_order is an option of 'gptq', not of {algorithm!r}")
     if target.exists():
         raise FileExistsError(f"{str(target)!r} exists; choose another output_dir or remove it")
+    if is_gguf(source):
+        raise ValueError(
+            f"{str(source)!r} is a GGUF file, which is quantised already; give the folder of the "
+            "original"
+        )
     if not source.is_dir():
         raise FileNotFoundError(f"model folder {str(source)!r} does not exist")
     if find_quantization(read_config(source)):
