@@ -32,7 +32,7 @@ from labkit.course.root import ROOT
 from mini_vllm import LLM, SamplingParams, hub
 
 RESULTS = ROOT / "benchmarks" / "results" / "smollm2.json"
-INPUT_LEN, OUTPUT_LEN, ROUNDS = 128, 64, 3
+INPUT_LEN, OUTPUT_LEN, ROUNDS = 128, 32, 3
 WINDOW = 256
 """Tokens of a text whose surprise is measured together."""
 QUESTION = "What is the capital of France?"
@@ -78,6 +78,7 @@ def speed(file: Path) -> dict[str, Any]:
             seconds: dict[str, list[float]] = {name: [] for name in runs}
             for name in [*runs] * (ROUNDS + 1):  # the first of each warms up
                 seconds[name].append(runs[name]())
+                print(f"{count:>3} requests  {name:<24}{seconds[name][-1]:8.2f} s", flush=True)
             for name, taken in seconds.items():
                 rate = count * OUTPUT_LEN / min(taken[1:])
                 rows[f"{count} x {name}"] = {"tokens_per_s": rate, "rounds_s": taken[1:]}

@@ -18,6 +18,7 @@ from mini_vllm import LLM, SamplingParams, bundled, hub
 from mini_vllm.config import EngineConfig
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.gguf import TYPES
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.build import load_model
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
@@ -428,3 +429,42 @@ def test_loading_takes_the_model_and_one_tensor(tmp_path: Path) -> None:
     )  # fmt: skip
     whole, largest, peak = map(int, done.stdout.split())
     assert peak < whole + largest + 48 * 1024, done.stdout
+
+
+@pytest.mark.parametrize("quantization", [None, "gguf"])
+def test_two_ranks_share_a_file(quantization: str | None, tmp_path: Path) -> None:
+    """Each reads its rows, and of matrices whose columns are cut its blocks of each row."""
+    model = gguf_files.make_model("llama")
+    model = gguf_files.write_model(tmp_path / "model.gguf", "llama", model, "Q4_1")
+    options = {"dtype": "float32", "quantization": quantization, "tensor_parallel_size": 2}
+    llm = LLM(str(tmp_path / "model.gguf"), **options)
+    try:
+        assert tokens_of(llm) == oracle_tokens(model)
+    finally:
+        llm.shutdown()
+
+
+def test_a_drafter_may_be_a_file(tmp_path: Path) -> None:
+    model = gguf_files.make_model("llama")
+    path = tmp_path / "model.gguf"
+    model = gguf_files.write_model(path, "llama", model, "Q8_0")
+    draft = {"method": "draft_model", "model": str(path), "num_speculative_tokens": 3}
+    llm = LLM(str(path), dtype="float32", speculative_config=draft)
+    assert tokens_of(llm) == oracle_tokens(model)
+
+
+def test_an_adapter_lies_on_a_file(tmp_path: Path) -> None:
+    """Trained for the bundled model, on that model's own weights, written as a GGUF file."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(bundled.path("storyteller"), dtype=torch.float32)
+    gguf_files.write_model(tmp_path / "model.gguf", "qwen3", model, "F32")
+    request = LoRARequest("pirate", 1, str(bundled.adapter_path("pirate")))
+    texts = []
+    for name in (str(tmp_path / "model.gguf"), "storyteller"):
+        llm = LLM(name, dtype="float32", enable_lora=True)
+        chat = [{"role": "user", "content": "Who are you?"}]
+        params = SamplingParams(temperature=0, max_tokens=16)
+        outputs = llm.chat(chat, params, lora_request=request, use_tqdm=False)
+        texts.append(outputs[0].outputs[0].text)
+    assert texts[0] == texts[1] != ""
