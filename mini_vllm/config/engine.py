@@ -90,8 +90,13 @@ class EngineConfig:
             num_lookahead = self.speculative.num_lookahead_tokens
             scheduler = dataclasses.replace(scheduler, num_lookahead_tokens=num_lookahead)
             object.__setattr__(self, "scheduler", scheduler)
+        if not self.fits_max_model_len:
+            self.check_budget()
+
+    def check_budget(self) -> None:
+        """Raises ValueError if a step must hold a whole prompt, and cannot hold the longest."""
+        scheduler = self.scheduler
         too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
-        too_small = too_small and not self.fits_max_model_len
         if too_small and not scheduler.enable_chunked_prefill:
             raise ValueError(
                 f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; without chunked "

@@ -72,18 +72,17 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
         require_one_of(f"{path}: dtype", args.dtype, DTYPES[1:])
     if config.fits_max_model_len:
         config = with_longest(config, args.max_position_embeddings, options)
+        config.check_budget()
     check_shape(config, args)
     return config
 
 
 def with_longest(config: EngineConfig, length: int, options: Mapping[str, Any]) -> EngineConfig:
     """The configuration with the model's own length. Without chunked prefill a step must hold a
-    whole prompt, so a budget that was given is the longest, and one that was not follows."""
+    whole prompt, so a budget that was not given follows."""
     limits = config.scheduler
     budget = limits.max_num_batched_tokens
-    if not limits.enable_chunked_prefill and options.get("max_num_batched_tokens") is not None:
-        length = min(length, budget)
-    if not limits.enable_chunked_prefill:
+    if not limits.enable_chunked_prefill and options.get("max_num_batched_tokens") is None:
         budget = max(budget, length)
     limits = replace(limits, max_model_len=length, max_num_batched_tokens=budget)
     return replace(config, scheduler=limits)

@@ -84,7 +84,8 @@ def test_without_chunked_prefill_a_step_holds_the_longest_prompt(tmp_path: Path)
     limits = make_engine_config(folder, enable_chunked_prefill=False).scheduler
     assert (limits.max_model_len, limits.max_num_batched_tokens) == (4096, 4096)
     options: dict[str, Any] = {"enable_chunked_prefill": False, "max_num_batched_tokens": 512}
-    assert make_engine_config(folder, **options).scheduler.max_model_len == 512
+    with pytest.raises(ValueError, match="it must be at least max_model_len=4096"):
+        make_engine_config(folder, **options)
 
 
 def test_info_tells_the_length_that_fits() -> None:
