@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct: how fast it is here, and what other chapters' methods do to a real model.
 
-    python -m benchmarks.smollm2 speed         tokens/s beside transformers, in turns, best rounds
+    OMP_NUM_THREADS=1 python -m benchmarks.smollm2 speed   tokens/s beside transformers, in turns
     python -m benchmarks.smollm2 chat          seconds and memory until the first answer of `chat`
     python -m benchmarks.smollm2 perplexity    what int8 and int4 cost on English      (phase 09)
     python -m benchmarks.smollm2 ngram         tokens a step by n-gram guesses         (phase 08)
@@ -287,7 +287,8 @@ def main(argv: list[str] | None = None) -> int:
     rows = EXPERIMENTS[args.experiment](file)
     if args.save:
         results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-        results[args.experiment] = rows | {"machine": machine() | cpu()}
+        threads = os.environ.get("OMP_NUM_THREADS", "as torch likes")
+        results[args.experiment] = rows | {"machine": machine() | cpu() | {"threads": threads}}
         write_text(RESULTS, json.dumps(results, indent=1) + "\n")
         print(f"saved to {RESULTS.relative_to(ROOT)}")
     return 0
