@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from mini_vllm.model.layers import Linear
 from mini_vllm.model.layout import Part
 from mini_vllm.quantization.gguf import GROUP, GGUFLinearMethod, split_blocks
 
-PAGE = Path(__file__).parents[3] / "phases" / "09-quantization" / "04-gguf.md"
+ROOT, NINE = Path(__file__).parents[3], "09-quantization"
+PAGE = ROOT / "phases" / NINE / "04-gguf.md"
 KINDS = {kind.name: kind for kind in TYPES.values()}
 WEIGHTS = np.array([[-0.6 + 0.05 * i for i in range(32)]], dtype=np.float32)
 
@@ -71,3 +73,33 @@ def test_a_rank_cannot_begin_inside_a_block() -> None:
     GGUFLinearMethod("Q4_1").create_weights(linear)
     with pytest.raises(ValueError, match=rf"begins at 48, inside a group of {GROUP}"):
         linear.qweight.spec.entries(Part(slice(0, 64), slice(48, 96)))
+
+
+def test_the_labs_quote_the_results() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "smollm2.json").read_text())
+
+    def labs(phase: str) -> str:
+        return " ".join((ROOT / "phases" / phase / "03-labs.md").read_text().split())
+
+    costs = results["perplexity"]
+    kept = costs["the file's blocks"]
+    assert f"float32 {costs['float32']:.1f}, bfloat16 {costs['bfloat16']:.1f}" in labs(NINE)
+    assert f"as they are {kept:.1f}, int8 {costs['int8']:.1f}" in labs(NINE)
+    assert f"int4 {costs['int4, groups of 64']:.1f}" in labs(NINE)
+    asked, repeated = (results["ngram"][k] for k in ("an open question", "a text to repeat"))
+    said = f"{asked['tokens']} tokens in {asked['steps']} steps for the open question"
+    assert said in labs("08-spec-decode")
+    assert f"{repeated['tokens']} in {repeated['steps']} for both" in labs("08-spec-decode")
+    masks = [results["index"][name] for name in ("person", "date", "200 letters")]
+    first = [row["first_ms"] for row in masks]
+    assert f"{min(first):.0f} to {max(first):.0f} ms for a first mask" in labs(
+        "12-structured-output"
+    )
+    assert max(row["again_ms"] for row in masks) < 0.01
+    speed = results["speed"]
+    readme = (ROOT / "README.md").read_text()
+    for count in (1, 16):
+        names = ("mini_vllm", "mini_vllm, blocks kept", "hf")
+        rates = [f"{speed[f'{count} x {name}']['tokens_per_s']:.0f}" for name in names]
+        assert f"| {count} | {' | '.join(rates)} |" in readme
+    assert f"after {results['chat']['warm']['first_token_s']:.1f} s" in readme
