@@ -29,7 +29,7 @@ from mini_vllm.structured_output.xgrammar import XgrammarBackend, check_supporte
 from tests.engine.structured_output.keyword_table import NODE, PERSON, TREE
 from tests.engine.structured_output.walks import accepts, automaton, blocked, cut, row_of
 
-JSON, JSON_OBJECT, REGEX, CHOICE, GRAMMAR, _ = StructuredOutputOptions
+JSON, JSON_OBJECT, REGEX, CHOICE, GRAMMAR, *_ = StructuredOutputOptions
 LETTERS = [bytes([byte]) for byte in range(ord("a"), ord("z") + 1)] + [b""]
 EOS = 26
 
@@ -351,7 +351,8 @@ def test_the_librarys_cache_is_emptied_in_time(monkeypatch: pytest.MonkeyPatch) 
 
 def test_names_of_the_interface() -> Any:
     assert {option.value for option in StructuredOutputOptions} == {
-        "json", "json_object", "regex", "choice", "grammar", "json without white space",
+        "json", "json_object", "regex", "choice", "grammar", "structural_tag",
+        "json without white space",
     }  # fmt: skip
 
 
