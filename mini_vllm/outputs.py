@@ -127,7 +127,7 @@ class RequestOutput:
     kv_transfer_params: dict[str, Any] | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
-        """Merge a later output of the same request into this one, which nobody has read yet.
+        """Merge a later output of the same request into this one, which was not read yet.
 
         Completions are matched by their ``index``, not by their place: with ``n > 1`` a step may
         bring any of them. One that is not here yet is appended, whatever its index.

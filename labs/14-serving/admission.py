@@ -1,4 +1,4 @@
-"""Who is let in. A queue without a limit turns an overload into time-outs for everybody."""
+"""Who is let in. A queue without a limit turns an overload into time-outs for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Admission:
     """Counts the requests that have not ended, running ones too, and refuses those beyond a limit.
 
     Args:
-        requests: the unfinished ones, by id; kept up to date by somebody else.
+        requests: the unfinished ones, by id; the figures keep them up to date.
         max_reqs: most of them; a request with ``n`` completions counts ``n`` times.
         max_tokens: most tokens of their prompts together. None: no limit.
     """
@@ -29,7 +29,7 @@ class Admission:
     def check(self, num_reqs: int, num_tokens: int) -> None:
         """Raise unless this many more may come in.
 
-        It does not wait, and whoever calls it must not either until the newcomers are counted:
+        It does not wait, and its caller must not wait either until the newcomers are counted:
         between a check and an ``await`` others may check, too, and all be let in.
 
         Raises:

@@ -356,13 +356,13 @@ class AsyncLLM(EngineControls):
         """Check a prompt, watch for its outputs, and only then send it to the engine.
 
         In this order, for the first output may be back before this function goes on. Its steps:
-        :meth:`check_health`; note when it arrived; :meth:`preprocess` the prompt into its token ids
-        and images, which may take time; ``limits.check(token_ids)``;
+        :meth:`check_health`; note when it arrived, by ``time.monotonic()``; :meth:`preprocess` the
+        prompt into its token ids and images, which may take time; ``limits.check(token_ids)``;
         ``admission.check``, where each of ``params.n`` completions counts, and its prompt, too;
         :meth:`start` the output handler; :meth:`_make_stream`, :meth:`_make_requests`,
         :meth:`_watch`; hand each request to the client. From the admission on nothing is awaited:
         the requests count only when they are watched, and if this function were cancelled after
-        that, nobody would close its stream.
+        that, its stream would never be closed.
 
         Returns:
             What :meth:`outputs` reads from.
@@ -472,12 +472,12 @@ class AsyncLLM(EngineControls):
             self._abort_stream(stream)
 
     def _abort_stream(self, stream: Stream) -> None:
-        """End a request on both sides: nobody waits for it here, nothing computes for it there.
+        """End a request on both sides: nothing waits for it here, nothing computes for it there.
 
         One that is finished is left alone. Else those of its completions that still run
         (``output_processor.completions`` knows them by id) end in the output processor, in the
         figures (``stats.requests_aborted``) and in the engine, by their own ids: what callers
-        call a request need not be unique. Then whoever waits is given the last output.
+        call a request need not be unique. Then the last output is delivered.
 
         Source: vllm/v1/engine/output_processor.py#L450-L510 (OutputProcessor.abort_requests)
         @ v0.22.1
@@ -506,12 +506,12 @@ class AsyncLLM(EngineControls):
         """Take in what the engine sends, for ever; a failure here reaches every caller.
 
         The outputs of a step are processed in slices of ``OUTPUT_CHUNK``, and between two of them
-        other tasks of the loop have their turn, not behind the last: waiting for the next message
-        gives them one. Then ``stats.step_done`` gets the step's figures.
-        Nobody has a turn while the next step's message waits (``message.is_late``): readers who
-        cannot keep up get several tokens in one piece, which is less work for everybody.
+        other tasks of the loop have one turn (``asyncio.sleep(0)``), not behind the last: waiting
+        for the next message gives them one. Then ``stats.step_done`` gets the step's figures.
+        No turn is given while the next step's message waits (``message.is_late``): readers that
+        cannot keep up get several tokens in one piece, which is less work for all.
         If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
-        and the task ends. Any other exception is a mistake of ours: every caller gets an
+        and the task ends. Any other exception is a mistake in this code: every caller gets an
         EngineGenerateError that names its type and says what it says, and it is raised on. Being
         cancelled is neither.
 
@@ -527,8 +527,8 @@ class AsyncLLM(EngineControls):
         """Take in a slice of a step's outputs.
 
         Each is counted first (``stats.output_arrived``, with the message's timestamp). The output
-        processor turns what is put into its ``inbox`` into text; it ignores requests that nobody
-        watches. Where a stop string has ended a request, only this side knows: the figures are
+        processor turns what is put into its ``inbox`` into text; it ignores requests that it does
+        not know. Where a stop string has ended a request, only this side knows: the figures are
         told (``stats.requests_stopped``), and the engine is asked to abort it. Last, whatever has
         changed is delivered to its stream, if that is still there.
 

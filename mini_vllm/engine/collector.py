@@ -1,4 +1,4 @@
-"""Between the engine, which must never wait, and a reader, who may be slow: one slot a request.
+"""Between the engine, which must never wait, and a reader, which may be slow: one slot a request.
 
 ::
 
@@ -6,7 +6,7 @@
       "On"    "ce"     " upon"  put ─►  [ "Once upon" ]  ─► get
 
 What has not been read yet grows in place. So the memory that a slow reader costs is one output,
-however slow she is, and the engine never blocks.
+however slow it is, and the engine never blocks.
 
 Source: vllm/v1/engine/output_processor.py#L45-L106 (RequestOutputCollector) @ v0.22.1
 """

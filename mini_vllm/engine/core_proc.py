@@ -107,10 +107,10 @@ class EngineCoreProc:
     def _handle_shutdown(self) -> bool:
         """Move a requested shutdown forward; False when the loop is to be left.
 
-        RUNNING goes on. REQUESTED goes on while somebody is unfinished, there is work, and the
-        deadline is still to come; then everybody who is left is aborted and told
+        RUNNING goes on. REQUESTED goes on while a request is unfinished, there is work, and the
+        deadline is still to come; then all that are left are aborted and told
         (:meth:`_abort_all`), and the state becomes SHUTTING_DOWN. That ends when there is no work
-        left: who has finished must have been told.
+        left: the workers must have been told which requests have ended.
 
         Source: vllm/v1/engine/core.py#L1258-L1292 (EngineCoreProc._handle_shutdown) @ v0.22.1
         """
@@ -134,8 +134,8 @@ class EngineCoreProc:
 
         As long as there is nothing to do (:meth:`_has_work`) and the loop is RUNNING, it waits
         in ``input_queue.get``: an idle engine uses no CPU. Before each such wait
-        :meth:`_call_when_idle` tells those who asked to know. With work in hand nothing is waited
-        for, and a burst of messages is taken in whole before the next step.
+        :meth:`_call_when_idle` tells the callers that asked to know. With work in hand nothing is
+        waited for, and a burst of messages is taken in whole before the next step.
 
         Source: vllm/v1/engine/core.py#L1203-L1232 (EngineCoreProc._process_input_queue) @ v0.22.1
         """
@@ -154,9 +154,9 @@ class EngineCoreProc:
         (``add_request``). Whatever is raised on the way becomes an output of this request with
         finish reason "error" and the text of the exception as its stop reason. Once a shutdown
         was asked for, the request is answered as aborted instead.
-        ABORT: the ids to end. Nobody is told: who asks knows. Unknown ones are nobody's fault.
+        ABORT: the ids to end. No output is sent: the sender knows. Unknown ids are no error.
         UTILITY: a call for :meth:`_handle_call`.
-        SHUTDOWN: seconds that those who run still have. The state is at least REQUESTED then,
+        SHUTDOWN: seconds that unfinished requests still have. The state is at least REQUESTED then,
         and the earliest deadline counts, on the monotonic clock.
 
         Source: vllm/v1/engine/core.py#L1294-L1349 (EngineCoreProc._handle_client_request)

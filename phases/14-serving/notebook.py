@@ -9,8 +9,8 @@
 # | word | meaning |
 # |---|---|
 # | TTFT | time to first token |
-# | open loop | requests come when they come |
-# | closed loop | the next request comes when an answer has |
+# | open loop | all times are fixed beforehand, whatever the server does |
+# | closed loop | the next request is sent when an answer has come |
 
 # %% tags=["setup"]
 import asyncio
@@ -47,7 +47,7 @@ def run(work):
 
 # %% tags=["todo"] task="N1" title="How many outputs does a slow reader get?"
 def outputs_read(tokens, gap, pause):
-    """Outputs that a reader gets who comes every `pause` seconds, of `tokens` made every `gap` seconds."""
+    """Outputs that a reader gets that comes every `pause` seconds, of `tokens` made every `gap` seconds."""
     # BEGIN SOLUTION
     if pause <= gap:
         return tokens
@@ -55,7 +55,7 @@ def outputs_read(tokens, gap, pause):
     # END SOLUTION
 
 # %% tags=["check"] task="N1"
-check(outputs_read(200, 0.001, 0.0), 200, "who reads at once gets each token alone")
+check(outputs_read(200, 0.001, 0.0), 200, "a reader that reads at once gets each token alone")
 check(outputs_read(200, 0.005, 0.050), 20, "one second, every 50 ms")
 
 # %% tags=["predict"] task="P1" title="Outputs at 20 ms" why="The first token is read at once. The others take 200 ms, and a reader who sleeps 20 ms comes about ten times for them: about 11 outputs, fewer if a sleep lasts longer than it was asked to."
@@ -120,7 +120,7 @@ async def ten_streams(hold):
 
 
 fine, held = run(ten_streams(0)), run(ten_streams(0.1))
-plt.hist([fine, held], bins=np.arange(0, 130, 5), color=[BLUE, ORANGE], label=["nobody holds the loop", "somebody does"])
+plt.hist([fine, held], bins=np.arange(0, 130, 5), color=[BLUE, ORANGE], label=["no handler holds the loop", "one handler does"])
 plt.yscale("log")
 plt.ylim(bottom=0.7)
 plt.xlabel("gap between two outputs (ms)")
@@ -146,7 +146,7 @@ def latencies(arrivals, service):
     # END SOLUTION
 
 # %% tags=["check"] task="N2"
-check([round(x, 6) for x in latencies([0.0, 0.0, 1.0], 0.1)], [0.1, 0.2, 0.1], "the second waits for the first, the third for nobody")
+check([round(x, 6) for x in latencies([0.0, 0.0, 1.0], 0.1)], [0.1, 0.2, 0.1], "the second waits for the first, the third for none")
 
 # %% tags=["predict"] task="P3" title="Overload" why="11 come in a second and 10 are served, so the line grows by one a second, a tenth of a second of waiting. The last of 400 comes after 36 s and finds about 36 before it, 3.6 s; arrivals that come in clumps add the rest."
 guess = predict("P3", 4.7, "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")  # SOLUTION: guess = predict("P3", ..., "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")
@@ -179,7 +179,7 @@ plt.legend()
 score("P3", round(open_p99[11], 2))
 
 # %% [markdown]
-# The closed loop never shows an overload: its clients wait, and the load shrinks just when it hurts.
+# The closed loop never shows an overload: its clients wait, and the load shrinks just when it hurts. This mistake of a measurement is called *coordinated omission*.
 #
 # ## 4. Bursts
 #
@@ -202,7 +202,7 @@ for burstiness in (0.25, 1.0, 4.0, math.inf):
     print(f"burstiness {burstiness:5}: p50 {np.percentile(seen, 50):5.2f} s, p99 {np.percentile(seen, 99):5.2f} s, in time (0.5 s) {share_in_time(seen, 0.5):6.1%}")
 
 # %% [markdown]
-# The rate is 7 a second each time, and so is the throughput. What differs is who waits.
+# The rate is 7 a second each time, and so is the throughput. What differs is which requests wait, and how long.
 #
 # ## 5. What is left of a percentile
 #

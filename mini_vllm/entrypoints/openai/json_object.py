@@ -8,8 +8,9 @@
 Each character is read once, and what it means depends on the characters before it only: an object
 that comes in pieces is read as the same object in one piece.
 
-Source: RFC 8259 (the grammar of JSON). vLLM uses the package ``partial_json_parser`` here, which
-gives values, but not where they stand in the text.
+Source: RFC 8259 (the grammar of JSON). vLLM's parser of Hermes cuts a call by regular expressions;
+others of its parsers use the package ``partial_json_parser``, which gives values, but not where
+they stand in the text.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ async def listen_for_disconnect(receive: Receive) -> None:
 async def with_cancellation(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Run ``work``, unless the client leaves first: then it is cancelled, and waited for.
 
-    Plain handlers run to their end for nobody; only streaming answers are cancelled by servers.
-    So two tasks race, ``work`` and :func:`listen_for_disconnect`. Whoever loses is cancelled, and
+    Servers cancel streaming answers only; other handlers run to their end when the client is gone.
+    So two tasks race, ``work`` and :func:`listen_for_disconnect`. The loser is cancelled, and
     this function returns only when both have ended: ``work`` may have to clean up. If both are
     done at once, the work counts. If this function itself is cancelled, both are, too.
 

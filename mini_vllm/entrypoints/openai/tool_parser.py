@@ -94,7 +94,11 @@ def find_arguments(call: ObjectReader) -> str:
         {"name": "f", "arguments": "{\\"a\\": 1}"    {"a": 1}     some models write JSON in a text
         {"name": "f"                             nothing yet; {} once the call is whole
 
-    They are the model's own text. Numbers, true, false and null count when they are whole.
+    They are the model's own text. An object or an array counts as far as it is written; a text,
+    a number, true, false and null when they are whole. The value of the call's own key counts: a
+    tool that is *named* "arguments" has none yet, for no colon follows, and a key of an object
+    inside is another's. Of "arguments" and "parameters" the first one counts. All that is known
+    to :meth:`~.json_object.ObjectReader.find`. What a text holds: :func:`json_in_text`.
     """
     found = call.find("arguments", "parameters")
     if found is None:

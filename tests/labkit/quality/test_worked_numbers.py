@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
@@ -15,6 +17,8 @@ from mini_vllm import bundled
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.distributed.collectives import one_shot_time
+from mini_vllm.engine.admission import Admission
+from mini_vllm.engine.exceptions import QueueFullError
 from mini_vllm.model.config import load_config
 from mini_vllm.model.qwen3_vl import MRotaryEmbedding
 from mini_vllm.policies.vllm_v0 import VllmV0
@@ -197,3 +201,53 @@ def test_16_when_a_swap_is_cheaper() -> None:
         assert f"{compute / move:.{len(ratio.partition('.')[2])}f}" == ratio
         row = f"| {name} | {compute * 1e6:.0f} µs | {move * 1e6:.0f} µs | {ratio}: "
         assert row in text, row
+
+
+def overload(limit: int, num_requests: int = 2200) -> tuple[float, float]:
+    """The slowest answer, and the share that is refused: 11 requests a second, evenly spaced, for
+    a server that ends 10 a second, one after another."""
+    unfinished: dict[str, Request] = {}
+    admission, ends, slowest, refused, free = Admission(unfinished, limit, None), {}, 0.0, 0, 0.0
+    for number in range(num_requests):
+        now, name = number / 11, str(number)
+        for done in [key for key, end in ends.items() if end <= now]:
+            del unfinished[done], ends[done]
+        try:
+            admission.check(1, 4)
+        except QueueFullError:
+            refused += 1
+            continue
+        unfinished[name] = make_request(name, 4)
+        ends[name] = free = max(free, now) + 0.1
+        slowest = max(slowest, free - now)
+    return slowest, refused / num_requests
+
+
+def test_14_which_limit_to_set() -> None:
+    text = chapter("14", "00-guide")
+    slowest, refused = overload(20)
+    assert 1.9 < slowest <= 2.0 + 1e-9 and "the slowest request then takes 2.0 s" in text
+    assert 0.08 < refused < 1 / 11 and "at most 10 x 2 = 20 may be" in text
+    assert 9.9 < overload(100)[0] <= 10.0 + 1e-9
+    assert "With a limit of 100 the slowest takes 10 s" in text
+
+
+def test_14_retries_multiply() -> None:
+    text, served, asked, attempts = chapter("14", "00-guide"), 10.0, 20.0, 20.0
+    for _ in range(1000):  # each refusal is tried again, twice at most
+        refused = 1 - served / attempts
+        attempts = asked * (1 + refused + refused**2)
+    assert f"turns 20 into {attempts:.0f} attempts a second" in text
+    assert round(asked * 1.1) == 22 and "there are at most 22" in text
+    assert 3**3 == 27 and "3 attempts each make 27" in text
+
+
+def test_14_coordinated_omission() -> None:
+    text = chapter("14", "00-guide")
+    closed = [0.01] * 9000 + [10.0]
+    arrivals = [number / 100 for number in range(10_000)]
+    opened = [max(50.0 - at, 0.01) if 40 <= at < 50 else 0.01 for at in arrivals]
+    assert sum(latency for latency in closed) == pytest.approx(100)
+    late = sum(40 <= at < 50 for at in arrivals)
+    assert f"| {len(closed):,} | 1 | {np.percentile(closed, 99) * 1e3:.0f} ms |" in text
+    assert f"| {len(opened):,} | {late:,} | {np.percentile(opened, 99):.1f} s |" in text
