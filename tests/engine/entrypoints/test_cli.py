@@ -164,7 +164,7 @@ def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None
             "with KV in bfloat16; leave out dtype",
         ),
         ("break-even --input-len 0", "--input-len is 0; it must be at least 1"),
-        ("break-even --input-len 9999", "the prompt has 9999 tokens"),
+        ("break-even --input-len 9999", "your prompt contains 9999 input tokens"),
         ("break-even --link fast", "--link: it is 'fast'; give GB a second, or one of '10 GbE'"),
         ("break-even --link 0", "--link: it is '0'; give GB a second, or one of"),
         ("break-even --prefill-rate nan", "it is 'nan'; it must be a number, 0 or more"),
