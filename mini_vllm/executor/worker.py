@@ -197,8 +197,8 @@ class Worker:
             raise ValueError(
                 f"encoder_cache_size is {num_rows} tokens of images, which take "
                 f"{taken / 2**20:.0f} MiB; {self.device} has {there / 2**20:.0f} MiB for them and "
-                "the KV cache; set kv_cache_memory_bytes to what the KV cache alone may take, or "
-                "let mm_processor_kwargs make images smaller"
+                "the KV cache; lower it, or set kv_cache_memory_bytes to what the KV cache alone "
+                "may take; mm_processor_kwargs can make images smaller"
             )
         return shared_memory(self.config, self.device, there - taken)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry
 from tokenizers import AddedToken
 
 from mini_vllm.entrypoints.openai.api_server import build_app
@@ -25,6 +26,7 @@ def state(**more: Any) -> Any:
     plain = {
         "engine": SimpleNamespace(tokenizer=tokenizer, profiler_config=None),
         "enable_request_id_headers": False,
+        "metrics": SimpleNamespace(registry=CollectorRegistry()),
         "enable_tokenizer_info_endpoint": True, "chat_template": None, "num_in_flight": 0,
     }  # fmt: skip
     return SimpleNamespace(**plain | more)

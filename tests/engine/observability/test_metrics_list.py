@@ -68,7 +68,8 @@ def app_of(recorder: PrometheusRecorder, keys: tuple[str, ...] = ()) -> TestClie
     )  # fmt: skip
     state: Any = SimpleNamespace(
         engine=engine, metrics=recorder, num_in_flight=0, readers=set(), draining=False,
-        enable_request_id_headers=False, check_model=lambda name: None,
+        enable_request_id_headers=False, enable_tokenizer_info_endpoint=False,
+        check_model=lambda name: None,
     )  # fmt: skip
     return TestClient(build_app(state, keys), raise_server_exceptions=False)
 
