@@ -124,7 +124,7 @@ class _Parser:
             codes = characters(token.text[1:-1], token.line)
             return Concat(tuple(chars([(code, code)]) for code, _ in codes))
         if token.kind == "chars":
-            return _char_class(token.text[1:-1], token.line)
+            return char_class(token.text[1:-1], token.line)
         inner = self._choices()
         if self._peek().text != ")":
             raise ValueError(f"grammar line {token.line}: this ( is never closed")
@@ -203,7 +203,8 @@ def written_as_ebnf(pattern: Pattern) -> str:
     """A pattern without calls in this notation.
 
     Raises:
-        ValueError: for an anchor, and for a class that has no character.
+        ValueError: for an anchor, and for a class that has no character; it says what the
+            pattern has, without the line, which the caller knows.
     """
     match pattern:
         case Chars(ranges) if ranges:
@@ -220,8 +221,8 @@ def written_as_ebnf(pattern: Pattern) -> str:
             )
             return grouped_ebnf(part) + times
         case Anchor():
-            raise ValueError("grammar has a ^ or $ inside a terminal; leave it out")
-    raise ValueError("grammar has a class of characters that nothing is in")
+            raise ValueError("has a ^ or $ inside a terminal; leave it out")
+    raise ValueError("has a class of characters that nothing is in")
 
 
 def grouped_ebnf(pattern: Pattern) -> str:
@@ -245,7 +246,7 @@ def _written_range(ends: Range) -> str:
     return _written(low) if low == high else f"{_written(low)}-{_written(high)}"
 
 
-def _char_class(body: str, line: int) -> Chars:
+def char_class(body: str, line: int) -> Chars:
     """`a-z0-9`, or with ^ in front everything else."""
     negated = body.startswith("^")
     items = characters(body[negated:], line)

@@ -20,7 +20,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mini_vllm.structured_output.ebnf import characters, grouped_ebnf, written_as_ebnf
+from mini_vllm.structured_output.ebnf import (
+    char_class,
+    characters,
+    grouped_ebnf,
+    written_as_ebnf,
+)
 from mini_vllm.structured_output.patterns import (
     Chars,
     Concat,
@@ -93,10 +98,13 @@ def convert_lark_to_ebnf(grammar: str) -> str:
     root ::= rule
     rule ::= "hello"
     """
+    converter = _Converter(grammar)
     try:
-        return _Converter(grammar).convert()
+        return converter.convert()
     except RecursionError:
-        raise ValueError("grammar nests its groups too deeply; give the inner ones names") from None
+        raise _error(
+            converter.line, "nests its groups too deeply; give the inner ones names"
+        ) from None
 
 
 class _Converter:
@@ -222,15 +230,19 @@ class _Converter:
             self._called.setdefault(token.text, token.line)
             name = _ebnf_name(token.text)
             return self._terminal(name) if token.text.lstrip("_").isupper() else name
-        if token.kind == "chars":
-            return self._terminal(token.text)
-        return self._terminal(grouped_ebnf(self._pattern(token)))
+        pattern = self._pattern(token)
+        try:
+            return self._terminal(grouped_ebnf(pattern))
+        except ValueError as error:
+            raise _error(token.line, f"{token.text} {error}") from None
 
     def _terminal(self, ebnf: str) -> str:
         """With what may be ignored behind it, if it stands in a rule."""
         return f"({ebnf} {_IGNORED})" if self._ignores and not self._in_terminal else ebnf
 
     def _pattern(self, token: _Token) -> Pattern:
+        if token.kind == "chars":
+            return char_class(token.text[1:-1], token.line)
         if token.kind == "regex":
             body, _, flags = token.text[1:].rpartition("/")
             if other := set(flags) - {"i", "u", "m"}:
@@ -269,10 +281,18 @@ class _Converter:
                     self._at += 1
                     high = self._take("number", "how often at most").text
                 times = f"{{{low},{high}}}"
+            low, _, high = times.strip("{}").partition(",")
+            if high and int(high) < int(low):
+                raise _error(token.line, f"{times} has more than it allows")
             item = f"({item}){times}" if item[-1] in "*+?}" else item + times
         return item
 
     # ------------------------------------------------------------ tokens
+    @property
+    def line(self) -> int:
+        """Of the next token."""
+        return self._peek().line
+
     def _peek(self) -> _Token:
         return self._tokens[self._at]
 

@@ -80,12 +80,17 @@ def test_a_grammar_says_what_lark_says(grammar: str, legal: list[str], illegal: 
     ("start: /a/\n%extend B: /b/", "line 2: %extend has no EBNF"),
     ("start: /(?=a)/", "line 1: regex '(?=a)' uses a lookaround"),
     ("start: /a.b/s", "line 1: the flag 's' of /a.b/s has no EBNF"),
-    ("start: /^a/", "a ^ or $ inside a terminal"),
+    ("start: /a/\n     | /^a/", "line 2: /^a/ has a ^ or $ inside a terminal"),
+    ("start: /a/\n\nA: /[^\\x00-\\U0010ffff]/", "line 3: /[^\\x00-\\U0010ffff]/ has a class"),
+    ("start: a\n\n\na: [z-a]", "line 4: [z-a] has a range that runs backwards"),
+    ("start: a\n\n\na: [a-z\\xq]", "line 4: \\xq is no hex escape"),
+    ('start: a\n\n\na: "b"{3,1}', "line 4: {3,1} has more than it allows"),
+    ('start: a\n\n\na: "b" ~ 3..1', "line 4: {3,1} has more than it allows"),
     ('start: ("a"', "line 1: expected ')', found its end"),
     ('start: "a"\nstart: "b"', "line 2: rule 'start' is there twice"),
     ('start: "a', "line 1: cannot read '\"a'"),
     ('start: "b".."a"', 'line 1: "b".."a" is no range'),
-    ("start: " + "(" * 5000 + '"a"' + ")" * 5000, "nests its groups too deeply"),
+    ("start: " + "(" * 5000 + '"a"' + ")" * 5000, "line 1: nests its groups too deeply"),
 ])  # fmt: skip
 def test_what_has_no_ebnf_is_refused_with_its_line(grammar: str, message: str) -> None:
     with pytest.raises(ValueError) as error:
