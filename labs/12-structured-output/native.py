@@ -1,4 +1,4 @@
-"""Our own backend: the automata of this package, joined to what a request needs.
+"""The backend `native`: the automata of this package, joined to what a request needs.
 
 constraint -> rules -> Machine -> Pushdown -> TokenIndex      shared by all requests with it
 NativeGrammar                                                 where one request stands
@@ -68,7 +68,7 @@ class NativeGrammar(StructuredOutputGrammar):
 
         The history has one more state for every token, so that `rollback` only has to cut it. A
         stop token is legal where the text may end; it leads to no other state, and nothing may
-        follow it.
+        follow it. No tokens at all are accepted everywhere, after the end as well.
         """
         # TODO 12.8
         raise NotImplementedError(

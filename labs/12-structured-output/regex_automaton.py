@@ -225,7 +225,9 @@ def subset_construction(nfa: Nfa, start: int, end: int, max_states: int = MAX_ST
     State 0 is the closure of `start`, with the moves open that are open at the start. From a set,
     a symbol (a class of bytes or a rule) leads to the closure of all that its members reach by
     it (`successors`). A set accepts if `end` is among what it reaches with the moves open that
-    are open at the end; state 0 stands at both ends of the empty text. `make_dfa` makes the tables.
+    are open at the end; for state 0 with the moves open that are open at the start or the end, for
+    the empty text begins and ends there. Two sets are one state if they are equal; equal hashes do
+    not make them so. `make_dfa` makes the tables.
 
     Args:
         max_states: at most so many sets; `.*a.{18}` alone has 2**19.
@@ -273,7 +275,8 @@ def remove_dead_states(dfa: Dfa, empty_rules: frozenset[str] = frozenset()) -> D
     """Drop every state from which no accepting state can be reached, and all moves to it.
 
     A mask must never allow a byte after which no text can end. The states that stay keep their
-    order (`merge_states`), so the start is state 0 again.
+    order (`merge_states`), so the start is state 0 again. A state that cannot be reached from the
+    start stays all the same, if it can reach an accepting one.
 
     Args:
         empty_rules: rules that no text has; calls of them lead nowhere.
@@ -294,7 +297,8 @@ def minimise(dfa: Dfa) -> Dfa:
     Begin with two groups, accepting and not. Take a group as splitter: a group of which one part
     is led into the splitter by some symbol, and the other part is not, falls in two. When no
     group can be split any more, each is one state. After a split it is enough to look at the
-    smaller half again, which makes it fast: n log n.
+    smaller half again, which makes it fast: n log n. Groups are compared as they are, never by a
+    hash or checksum.
 
     `predecessors` gives the states that each symbol leads to a state; `merge_states` makes the
     new automaton. All states of `dfa` must be alive. The group of state 0 becomes state 0.

@@ -51,8 +51,8 @@ def _check(config: StructuredOutputsConfig, key: StructuredOutputKey) -> None:
 def backends_for(config: StructuredOutputsConfig, kind: StructuredOutputOptions) -> list[str]:
     """The backends to try, in order: the configured one, or with "auto" those that may serve.
 
-    Ours reads every constraint strictly, so it comes first. It cannot follow left recursion, nor
-    structural tags of single tokens; such constraints are given to xgrammar, if it is installed.
+    `native` reads every constraint strictly, so it comes first. It cannot follow left recursion,
+    nor structural tags of single tokens; such constraints go to xgrammar, if it is installed.
     """
     if config.backend != "auto":
         return [config.backend]

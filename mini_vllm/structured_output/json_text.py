@@ -157,6 +157,9 @@ def object_pattern(
         needed: for each, whether it must be there.
         others: any further member, or None.
         comma: what stands between two members, white space included.
+
+    Returns:
+        The arguments' patterns joined by Concat, Union and Repeat alone.
     """
     following: list[Pattern] = []  # of each place: what may come behind a member before it
     for member, must in zip(members, needed, strict=True):
@@ -296,6 +299,9 @@ def digits_between(low: str, high: str) -> Pattern:
 
     Args:
         low, high: as many digits each, low <= high; empty strings have one text, the empty one.
+
+    Returns:
+        A pattern of Chars, Concat, Union and Repeat alone.
     """
     if not low:
         return EMPTY

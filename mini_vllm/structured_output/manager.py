@@ -4,7 +4,7 @@
 
     request_added    submit the compilation; the request waits for its grammar
     is_ready         compiled? then it may be scheduled like any other
-    failures         could not be compiled: this request ends with the reason, nobody else
+    failures         could not be compiled: this request ends with the reason, no other
     grammar_bitmask  while the model runs: which tokens may come next, one row a position
     step_done        what was sampled behind the grammar's end is cut
     tokens_accepted  what was sampled: the grammar follows
@@ -187,7 +187,7 @@ class StructuredOutputManager(SchedulerExtension):
     def _compile(
         self, pool: str, key: StructuredOutputKey, future: Future[StructuredOutputGrammar]
     ) -> None:
-        """In a thread: compile, unless nobody waits any more, or it is the other thread's."""
+        """In a thread: compile, unless no request waits any more, or it is the other thread's."""
         try:
             if future.cancelled():
                 return
@@ -239,7 +239,7 @@ class StructuredOutputManager(SchedulerExtension):
         return reasons
 
     def wait(self, timeout: float) -> None:
-        """Sleep until some grammar is compiled, for a step in which nobody could run."""
+        """Sleep until some grammar is compiled, for a step in which no request could run."""
         pending = [
             request.structured_output_request.future
             for request in self.requests.values()

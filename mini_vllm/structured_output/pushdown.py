@@ -86,7 +86,7 @@ class Pushdown:
     Attributes:
         start: the configuration before the first byte.
         table: [C, 256] int32, the next configuration for each byte: DEAD, or UNKNOWN in rows that
-            nobody has asked for. It grows.
+            were never asked for. It grows.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -128,7 +128,8 @@ class Pushdown:
         whose top can read a byte.
 
         Raises:
-            TooLarge: for more than MAX_STACKS stacks.
+            TooLarge: for more than MAX_STACKS stacks: all that were found count, BOTTOM and those
+                that do not stay included.
         """
         machine = self.machine
         found = set(stacks)

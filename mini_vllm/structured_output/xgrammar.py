@@ -1,8 +1,8 @@
 """The second backend: the library xgrammar, which vLLM uses by default.
 
-It runs behind the same strict reading of the constraint as ours, since it drops many keywords of
-JSON Schema in silence. And it is given our vocabulary: made from the tokenizer by itself, it would
-let special tokens through as text.
+It runs behind the same strict reading of the constraint as `native`, since it drops many keywords
+of JSON Schema in silence. And it is given `native`'s vocabulary: made from the tokenizer by itself,
+it would let special tokens through as text.
 
 Source: vllm/v1/structured_output/backend_xgrammar.py#L35-L128 (XgrammarBackend) @ v0.22.1
 """

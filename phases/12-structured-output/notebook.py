@@ -133,22 +133,32 @@ check(is_record('{"name": "Ada", "age": true, "city": "Oslo"}'), False, "true is
 check(is_record('{"name": "Ada", "age": 36, "city": "Oslo", "pet": "owl"}'), False, "one key too many")
 check(is_record('[36, "Ada", "Oslo"]'), False, "JSON, but no object")
 
-# %% tags=["predict"] task="P2" title="Valid when free" why="Nothing holds a free answer: a single wrong token makes it no record, and a temperature of 1.5 flattens the distribution, so that unlikely tokens come more often. The held answers cannot leave the grammar at any temperature."
+# %% tags=["predict"] task="P2" title="Valid when free" why="Nothing holds a free answer. Two things go wrong. The prompt does not name the keys, so most answers are JSON with a fourth key, job: at 0.7 as well, where all 8 are JSON and none is a record. And a temperature of 1.5 makes unlikely tokens come more often: some answers are no JSON at all. The held answers cannot leave the grammar at any temperature."
 guess = predict("P2", 4, "Of 8 free answers at temperature 1.5, how many are records?")  # SOLUTION: guess = predict("P2", ..., "Of 8 free answers at temperature 1.5, how many are records?")
 
 # %%
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "city": {"type": "string", "maxLength": 20}}, "required": ["name", "age", "city"], "additionalProperties": False}
 ASKED = [{"role": "user", "content": "Write a JSON record for a person named Ada."}]
 counts = {}
+
+def is_json(text):
+    """Can `json.loads` read it, whatever it says?"""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
 for temperature in (0.7, 1.5):
     for name, constraint in (("free", None), ("held", {"json": SCHEMA})):
         params = [SamplingParams(temperature=temperature, seed=seed, max_tokens=96, structured_outputs=constraint) for seed in range(8)]
         outputs = llm.chat([ASKED] * 8, params, use_tqdm=False)
         ended = [o.outputs[0].text for o in outputs if o.outputs[0].finish_reason == "stop"]
         counts[name, temperature] = sum(map(is_record, ended))
-        print(f"{name} at {temperature}: {len(ended)} of 8 ended, {counts[name, temperature]} are records; the first: {outputs[0].outputs[0].text[:60]!r}")
+        read = sum(map(is_json, ended))
+        print(f"{name} at {temperature}: {len(ended)} of 8 ended, {read} are JSON, {counts[name, temperature]} are records; the first: {outputs[0].outputs[0].text[:60]!r}")
 score("P2", counts["free", 1.5])
 
 # %% [markdown]
-# The grammar holds the shape, not the sense. At 1.5 each held answer is a record, and one of them has a city of
+# The grammar holds the shape, not the sense. At 1.5 each held answer is a record, and the one shown has a city of
 # exactly 20 characters, where `maxLength` cut it off.

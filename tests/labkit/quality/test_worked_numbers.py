@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -19,12 +20,26 @@ from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.distributed.collectives import one_shot_time
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.exceptions import QueueFullError
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.qwen3_vl import MRotaryEmbedding
 from mini_vllm.policies.vllm_v0 import VllmV0
 from mini_vllm.quantization.oneshot.gptq import inverse_factor
 from mini_vllm.quantization.packing import quantize
 from mini_vllm.request import Request
+from mini_vllm.structured_output.ebnf import parse_grammar
+from mini_vllm.structured_output.json_schema import any_json, compile_schema
+from mini_vllm.structured_output.patterns import parse_regex
+from mini_vllm.structured_output.pushdown import Machine, Pushdown, compile_rules
+from mini_vllm.structured_output.regex_automaton import (
+    DEAD,
+    Nfa,
+    compile_pattern,
+    determinise,
+    epsilon_closure,
+    utf8_ranges,
+)
+from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, token_bytes
 from tests.engine.core.build import add, ids, make_request, make_scheduler, step, table
 
 
@@ -251,3 +266,172 @@ def test_14_coordinated_omission() -> None:
     late = sum(40 <= at < 50 for at in arrivals)
     assert f"| {len(closed):,} | 1 | {np.percentile(closed, 99) * 1e3:.0f} ms |" in text
     assert f"| {len(opened):,} | {late:,} | {np.percentile(opened, 99):.1f} s |" in text
+
+
+def test_12_the_machine_of_a_star_and_its_sets() -> None:
+    text, pattern, nfa = chapter("12", "02-mini-build"), parse_regex("ab*c"), Nfa()
+    assert nfa.add(pattern) == (0, 1)
+    free = {s: [target for target, _ in to] for s, to in enumerate(nfa.free) if to}
+    assert free == {0: [2], 3: [4], 4: [8], 5: [9], 7: [8], 8: [6, 5], 10: [1]}
+    assert [(s, *move) for s, moves in enumerate(nfa.moves) for move in moves] == [
+        (2, (ord("a"), ord("a")), 3), (6, (ord("b"), ord("b")), 7), (9, (ord("c"), ord("c")), 10)
+    ]  # fmt: skip
+    for number, state in enumerate((0, 3, 7, 10)):
+        closure = " ".join(map(str, sorted(epsilon_closure(nfa, [state]))))
+        row = f"{f'{{{state}}}':12}{f'{{{closure}}}':19}{number}"
+        assert row in text, row
+    assert [len(determinise(pattern)), len(compile_pattern(pattern))] == [4, 3]
+
+
+def test_12_three_runs_of_bytes() -> None:
+    runs = [bytes(end).hex() for run in utf8_ranges(0xBE, 0x101) for end in zip(*run, strict=True)]
+    assert runs == ["c2be", "c2bf", "c380", "c3bf", "c480", "c481"]
+    assert "C2 [BE-BF], C3 [80-BF] and C4 [80-81]" in chapter("12", "02-mini-build")
+
+
+def storyteller_tokens() -> list[bytes]:
+    return token_bytes(load_tokenizer(bundled.path("storyteller")), 2048)
+
+
+def test_12_states_of_one_answer() -> None:
+    """What a person's automaton has met when all masks on the way are made."""
+    tokenizer = load_tokenizer(bundled.path("storyteller"))
+    text = {"type": "string"}
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": text,
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+            "tags": {"type": "array", "items": text},
+        },
+        "required": ["name", "age", "tags"],
+        "additionalProperties": False,
+    }
+    walk = Pushdown(compile_rules(compile_schema(json.dumps(schema))))
+    index, answer = TokenIndex(walk, TokenTable(storyteller_tokens())), chapter("12", "00-guide")
+    [(answer, tokens, met, stood)] = re.findall(
+        r"`(\{\"name[^`]*\})` is (\d+) tokens of .*?meets\n(\d+) states, .*? stands in (\d+)",
+        answer,
+        re.S,
+    )
+    states = [walk.start]
+    for token in (ids := tokenizer.encode(answer, add_special_tokens=False)):
+        index.row(states[-1])
+        states.append(index.walk(states[-1], token))
+    index.row(states[-1])
+    assert walk.is_accepting(states[-1])
+    assert [len(ids), len(walk), len({*states})] == [int(tokens), int(met), int(stood)]
+
+
+STRING = r"""("\"" ([^"\\\x00-\x1f] | "\\" ["\\/bfnrt] | "\\u" [0-9a-fA-F]{4})* "\"")"""
+JSON_VALUE = rf"""root ::= value
+value ::= {STRING} | "true" | "false" | "null"
+  | "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?
+  | "[" (value ("," value)*)? "]"
+  | "{{" ({STRING} ":" value ("," {STRING} ":" value)*)? "}}"
+"""
+
+
+def verdicts(
+    machine: Machine, tokens: list[bytes], follow: bytes | None = None
+) -> list[dict[bytes, str]]:
+    """Of each state of a rule, the verdict on each token that needs no stack: "yes" or "no"; or
+    "ask". With `follow`, a rule that ends in the middle must go on with one of these bytes."""
+    rows = []
+    for state, (reads, calls) in enumerate(zip(machine.reads, machine.calls, strict=True)):
+        if not reads and not calls:
+            continue
+        machine.start = state
+        walk, row = Pushdown(machine), {}
+        for token in filter(None, tokens):
+            at, may_end = walk.start, False
+            for byte in token:
+                may_end |= walk.is_accepting(at) and (follow is None or byte in follow)
+                at = walk.next(at, byte)
+                if at == DEAD:
+                    break
+            row[token] = "yes" if at != DEAD else "ask" if may_end else "no"
+        rows.append(row)
+    return rows
+
+
+def test_12_which_tokens_need_the_stack() -> None:
+    text, tokens = chapter("12", "00-guide"), storyteller_tokens()
+    lists = parse_grammar('root ::= list\nlist ::= "[" (list ("," list)*)? "]"')
+    short = [b"[", b"]", b"[]", b"[,", b"]]", b"],["]
+    drawn = ["yes", "yes", "yes", "no", "ask", "ask"]
+    assert drawn in [
+        [row[token] for token in short] for row in verdicts(compile_rules(lists), short)
+    ]
+    assert "verdict    yes    yes    yes    no       ask the stack        ask the stack" in text
+
+    machine = compile_rules(parse_grammar(JSON_VALUE))
+    rows = verdicts(machine, tokens)
+    asks = [sum(verdict == "ask" for verdict in row.values()) for row in rows]
+    follow = verdicts(machine, tokens, b",]}")
+    left = sum(verdict == "ask" for row in follow for verdict in row.values())
+    digits, pairs = [n for n in asks if n > 2000], sum(map(len, rows))
+    assert [len(rows), pairs, sum(asks), len(digits), sum(digits), left] == [
+        53, 108_385, 8_235, 4, 8_142, 34
+    ]  # fmt: skip
+    for number in ("  53", "108,385", "8,235     7.6 %", "8,142", "34     0.03 %"):
+        assert number + "\n" in text, number
+    assert [f"{sum(asks) / pairs:.1%}", f"{left / pairs:.2%}"] == ["7.6%", "0.03%"]
+    inside = [[*row.values()] for row in follow if row[b'"]'] == "ask"]
+    assert [[row.count(verdict) for verdict in ("yes", "no", "ask")] for row in inside] == [
+        [1_916, 123, 6]
+    ]
+    assert "1,916 tokens are legal with every stack, 123 with none, and 6 need it" in text
+
+    rows = verdicts(compile_rules(any_json(True)), tokens)
+    asks = [verdict == "ask" for row in rows for verdict in row.values()]
+    assert f"{sum(asks) / len(asks):.0%}" == "30%" and "30 % depend on the stack" in text
+
+
+def test_12_the_mask_is_not_the_distribution_of_legal_texts() -> None:
+    legal = {"a": 0.9 * 0.01, "b": 0.1 * 1.0}
+    assert f"{legal['a'] / sum(legal.values()):.2f}" == "0.08"
+    assert "0.009 begin with `a` and 0.1 with `b`" in chapter("12", "00-guide")
+
+
+def test_12_where_a_keyword_at_0_says_nothing() -> None:
+    a: dict[str, object] = {"type": "object", "properties": {"a": True}}
+    for schema in (
+        {"type": "integer", "multipleOf": 1},
+        a | {"required": ["a"], "minProperties": 1},
+        a | {"additionalProperties": False, "maxProperties": 1},
+        {"type": "string", "multipleOf": 3},
+        {"type": "string", "minProperties": 2},
+        {"$defs": {"a": {"type": "integer"}}, "$ref": "#/$defs/a"},
+    ):
+        assert compile_schema(json.dumps(schema))
+
+
+def test_12_contains_is_a_choice_that_stacks_can_follow() -> None:
+    walk = Pushdown(compile_rules(parse_grammar(r"""
+        root ::= "[" (value ",")* "7" ("," value)* "]"
+        value ::= [0-9] | "[" (value ("," value)*)? "]"
+    """)))  # fmt: skip
+
+    def is_legal(text: str) -> bool:
+        at = walk.start
+        for byte in text.encode():
+            if at != DEAD:
+                at = walk.next(at, byte)
+        return at != DEAD and walk.is_accepting(at)
+
+    assert all(map(is_legal, ("[7]", "[1,7,2]", "[[7],7]")))
+    assert not any(map(is_legal, ("[1,2]", "[[7],1]", "[]")))
+
+
+def test_12_free_answers_as_the_notebook_counted_them() -> None:
+    [path] = Path(ROOT, "solutions").glob("12-*/lab.ipynb")
+    recorded, text = path.read_text(encoding="utf-8"), chapter("12", "00-guide")
+    for line, sentence in (
+        ("free at 0.7: 8 of 8 ended, 8 are JSON, 0 are", "all eight answers are JSON, and none"),
+        (
+            "free at 1.5: 8 of 8 ended, 5 are JSON, 1 are",
+            "At 1.5 three of eight are\nnot even JSON",
+        ),
+    ):
+        assert line in recorded and sentence in text, line
