@@ -12,7 +12,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from mini_vllm.kernels import can_launch
+from mini_vllm.kernels import can_launch, native
 from mini_vllm.kernels.lora import LORA_EXPAND, LORA_SHRINK
 from mini_vllm.lora.checkpoint import LoRAPair
 from mini_vllm.lora.mapping import LoRAKernelMeta
@@ -52,6 +52,11 @@ class LinearLoRA:
         self.lora_b = torch.zeros(max_loras, max_lora_rank, ends[-1], dtype=dtype, device=device)
         self.slice_starts = torch.tensor(starts, dtype=torch.int32, device=device)
         self.meta = meta
+        self.dtype = dtype
+        self.struct = native.Adapters.of(
+            self.lora_a, self.lora_b, self.slice_starts, meta.token_lora_mapping
+        )
+        """For a decoder layer that is one call, see `model/narrow.py`."""
 
     @property
     def num_bytes(self) -> int:

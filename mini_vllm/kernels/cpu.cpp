@@ -741,6 +741,62 @@ void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {  //
         product_of<float>(out, x, m, tokens, threads);
 }
 
+// ---------------------------------------------------------------- adapters
+// The slots of adapters of a product x [T, K] -> y [T, N]: slot s adds B[s] (A[s] x) to its tokens. Rows of y
+// from `starts[i]` to `starts[i + 1]` are slice i (of q, k and v, say), and each slice has an A of its own.
+template <class T>
+struct Adapters {
+    const T *a, *b;                      // [slots, slices, rank, K], [slots, rank, N]; null: no slots
+    const std::int32_t *starts, *slots;  // [slices + 1]; [T], negative: a token without an adapter
+    i64 slices, rank;
+};
+
+// out[r] = x . a[r], for four rows at a time: one sum alone leaves the processor waiting for it.
+template <class T>
+void dots(float* out, const T* x, const T* a, i64 rows, i64 size) {
+    for (i64 r = 0; r < rows; r += 4) {
+        const T* at[4];
+        for (i64 i = 0; i < 4; ++i) at[i] = a + (r + i < rows ? r + i : r) * size;
+        float first = 0, second = 0, third = 0, fourth = 0;
+#pragma omp simd reduction(+ : first, second, third, fourth)
+        for (i64 c = 0; c < size; ++c) {
+            first += get(x[c]) * get(at[0][c]);
+            second += get(x[c]) * get(at[1][c]);
+            third += get(x[c]) * get(at[2][c]);
+            fourth += get(x[c]) * get(at[3][c]);
+        }
+        const float sums[] = {first, second, third, fourth};
+        for (i64 i = 0; i < 4 && r + i < rows; ++i) out[r + i] = rounded<T>(sums[i]);
+    }
+}
+
+template <class T>
+void add_adapters(T* y, const T* x, const Adapters<T>& adapters, const Matrix& m, i64 tokens, int threads) {
+    if (!adapters.a) return;
+    const i64 rank = adapters.rank, all_ranks = adapters.slices * rank;
+    each(tokens, threads, [&](i64 t) {
+        const i64 slot = adapters.slots[t];
+        if (slot < 0) return;
+        static thread_local std::vector<float> room;
+        room.resize(static_cast<std::size_t>(all_ranks + m.rows));
+        float *h = room.data(), *sums = h + all_ranks;
+        dots(h, x + t * m.columns, adapters.a + slot * all_ranks * m.columns, all_ranks, m.columns);
+        for (i64 slice = 0; slice < adapters.slices; ++slice, h += rank) {
+            const i64 start = adapters.starts[slice], width = adapters.starts[slice + 1] - start;
+            const T* b = adapters.b + slot * rank * m.rows + start;
+            T* to = y + t * m.rows + start;
+            for (i64 i = 0; i < width; ++i) sums[i] = 0;
+            for (i64 r = 0; r < rank; ++r, b += m.rows) {
+                if (h[r] == 0) continue;  // the adapter has a lower rank
+#pragma omp simd
+                for (i64 i = 0; i < width; ++i) sums[i] += h[r] * get(b[i]);
+            }
+#pragma omp simd
+            for (i64 i = 0; i < width; ++i) put(to[i], get(to[i]) + sums[i]);
+        }
+    });
+}
+
 // ---------------------------------------------------------------- attention of prompts
 // Many tokens of one request see the same keys: their scores are a product, and so are their sums of values.
 // So the keys and values of a head are packed once, as weights are, and a tile of queries at a time goes
@@ -1269,11 +1325,12 @@ struct Places {
 };
 
 // What a layer adds to the residual stream: [T, H] -> out [T, H]. First the stream takes in `x`, what the
-// layer before has added; the first layer has none. Returns -1; or a token whose slot is outside the
-// cache; or one that has a page outside it, plus T.
+// layer before has added; the first layer has none. `adapters` are those of the four products; null: none.
+// Returns -1; or a token whose slot is outside the cache; or one that has a page outside it, plus T.
 template <class T, class C>
-i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Places<T>& at, C* keys,
-                  C* values, i64 num_blocks, i64 block_size, i64 tokens, int threads) {
+i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Adapters<T>* adapters,
+                  const Places<T>& at, C* keys, C* values, i64 num_blocks, i64 block_size, i64 tokens,
+                  int threads) {
     const i64 hidden = layer.qkv.columns, qkv_width = layer.qkv.rows, mlp = layer.down.columns;
     const i64 qk_heads = layer.heads + layer.kv_heads, width = layer.kv_heads * layer.size;
     const i64 wide = 2 * qkv_width > 3 * mlp ? 2 * qkv_width : 3 * mlp;
@@ -1282,9 +1339,14 @@ i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Pl
     if (room.size() < needed) room.resize(needed);
     T *normed = room.data(), *qkv = normed + tokens * hidden, *attended = qkv + tokens * qkv_width;
 
+    const auto multiply = [&](T* to, const T* from, const Matrix& weight, int number) {
+        product(to, from, weight, tokens, threads);
+        if (adapters) add_adapters(to, from, adapters[number], weight, tokens, threads);
+    };
+
     rms_norm(normed, x ? x : stream, x ? stream : nullptr, layer.input_norm, tokens, 1, hidden, hidden,
              layer.eps, threads);
-    product(qkv, normed, layer.qkv, tokens, threads);
+    multiply(qkv, normed, layer.qkv, 0);
     if (layer.qk_norm) {
         each(tokens, threads, [&](i64 t) {
             T* heads = qkv + t * qkv_width;
@@ -1301,14 +1363,14 @@ i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Pl
                                 layer.kv_heads, layer.heads / layer.kv_heads, layer.size, num_blocks,
                                 block_size, at.table_stride, qkv_width, layer.window, layer.scale, threads);
     if (blind >= 0) return tokens + blind;
-    product(out, attended, layer.o, tokens, threads);
+    multiply(out, attended, layer.o, 1);
 
     T *gate_up = qkv, *activated = qkv + tokens * 2 * mlp;
     rms_norm(normed, static_cast<const T*>(out), stream, layer.post_norm, tokens, 1, hidden, hidden,
              layer.eps, threads);
-    product(gate_up, normed, layer.gate_up, tokens, threads);
+    multiply(gate_up, normed, layer.gate_up, 2);
     silu_mul(activated, gate_up, tokens, mlp, threads);
-    product(out, activated, layer.down, tokens, threads);
+    multiply(out, activated, layer.down, 3);
     return -1;
 }
 
@@ -1382,9 +1444,10 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     const Places<float> at{pass.cos.data(),  pass.sin.data(),  pass.slots.data(), batch.table,
                            pass.rows.data(), pass.ends.data(), model.turning,     batch.max_blocks};
     for (i64 l = 0; l < model.num_layers; ++l) {
-        const i64 bad = decoder_layer(added, l ? added : nullptr, stream, model.layers[l], at,
-                                      static_cast<C*>(model.keys[l]), static_cast<C*>(model.values[l]),
-                                      model.num_blocks, model.block_size, tokens, threads);
+        const i64 bad = decoder_layer<float, C>(added, l ? added : nullptr, stream, model.layers[l], nullptr, at,
+                                                static_cast<C*>(model.keys[l]),
+                                                static_cast<C*>(model.values[l]), model.num_blocks,
+                                                model.block_size, tokens, threads);
         if (bad < 0) continue;
         i64 r = 0;
         for (i64 token = bad % tokens; token >= counts[r]; ++r) token -= counts[r];
@@ -1464,10 +1527,11 @@ FOR_CACHE(bf16, bf16, bf16_bf16)
 
 #define FOR_LAYERS(T, C, name)                                                                       \
     extern "C" i64 decoder_layer_##name(T* out, const T* x, T* stream, const Layer<T>* layer,        \
-                                        const Places<T>* at, C* keys, C* values, i64 num_blocks,     \
-                                        i64 block_size, i64 tokens, int threads) {                   \
-        return decoder_layer(out, x, stream, *layer, *at, keys, values, num_blocks, block_size,      \
-                             tokens, threads);                                                       \
+                                        const Adapters<T>* adapters, const Places<T>* at, C* keys,   \
+                                        C* values, i64 num_blocks, i64 block_size, i64 tokens,       \
+                                        int threads) {                                               \
+        return decoder_layer(out, x, stream, *layer, adapters, *at, keys, values, num_blocks,        \
+                             block_size, tokens, threads);                                           \
     }
 
 #define FOR_DECODERS(C, name)                                                                        \

@@ -209,6 +209,24 @@ class Layer(ctypes.Structure):
     ]
 
 
+class Adapters(ctypes.Structure):
+    """Slots of adapters of one product; without arguments: of a product that has none."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("a", "b", "starts", "slots")),
+        *((name, SIZE) for name in ("slices", "rank")),
+    ]
+
+    @classmethod
+    def of(cls, lora_a: Tensor, lora_b: Tensor, starts: Tensor, slots: Tensor) -> Adapters:
+        """`lora_a` `[S, n, R, K]` and `lora_b` `[S, R, N]` are of one dtype; slice i of n has the
+        columns `starts[i] .. starts[i + 1]` of `lora_b`, and token t uses the slot `slots[t]`, or
+        none if that is negative; both int32. All must outlive this, where they lie.
+        """
+        pointers = (tensor.data_ptr() for tensor in (lora_a, lora_b, starts, slots))
+        return cls(*pointers, *lora_a.shape[1:3])
+
+
 class Places(ctypes.Structure):
     _fields_ = [
         *((name, POINTER) for name in ("cos", "sin", "slots", "table", "rows", "ends")),
@@ -257,6 +275,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "decoder_layer": [
         *[POINTER] * 3,
         ctypes.POINTER(Layer),
+        ctypes.POINTER(Adapters),
         ctypes.POINTER(Places),
         *[POINTER] * 2,
         *[SIZE] * 3,
@@ -421,9 +440,16 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def decoder_layer(
-    layer: Layer, x: Tensor | None, residual: Tensor, places: Places, kv_cache: Tensor
+    layer: Layer,
+    x: Tensor | None,
+    residual: Tensor,
+    places: Places,
+    kv_cache: Tensor,
+    adapters: ctypes.Array[Adapters] | None = None,
 ) -> Tensor:
     """What a layer adds to `residual` `[T, H]`, which first takes in `x`; all have one dtype.
+
+    `adapters` are those of its four products; None: nothing is added to any.
 
     Raises IndexError for a slot or a page that the cache does not have.
     """
@@ -431,7 +457,7 @@ def decoder_layer(
     num_tokens, (num_blocks, block_size) = residual.shape[0], kv_cache.shape[1:3]
     bad = function("decoder_layer", residual.dtype, kv_cache.dtype)(
         output.data_ptr(), None if x is None else x.data_ptr(), residual.data_ptr(),
-        layer, places, *halves(kv_cache), num_blocks, block_size, num_tokens,
+        layer, adapters, places, *halves(kv_cache), num_blocks, block_size, num_tokens,
         threads(),
     )  # fmt: skip
     if bad >= 0:

@@ -6,13 +6,16 @@ gains less by it, and is not left out:
 
     norm -> q, k, v -> rotation -> cache -> attention -> o -> + -> norm -> gate, up -> silu -> down
 
-It has every operation of `DecoderLayer.forward`, in that order, and is used where that is all.
+It has every operation of `DecoderLayer.forward`, in that order, and is used where that is all. What
+adapters add to the four products is a part of it: their rows leave the others of a step the call.
 """
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
@@ -38,6 +41,8 @@ class LayerCall:
         attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
         self.dtype = norms[0].weight.dtype
         self.linears = linears_of(layer)
+        self.slots: list[Any] = []
+        self.slot_structs: ctypes.Array[native.Adapters] | None = None
         self.parts = [*attn.modules(), *layer.mlp.modules(), *norms]
         self.struct = native.Layer(
             *map(matrix, self.linears),
@@ -76,15 +81,15 @@ class LayerCall:
     def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
         """Whether a step is small enough, and nobody has a hand in what is done inside.
 
-        Adapters have, in a step that has a row of one, and hooks: a KV connector that works layer
-        by layer hears of each so.
+        Hooks have: a KV connector that works layer by layer hears of each so. Adapters may, if
+        they are not of a kind that `cpu.cpp` knows.
         """
         return (
             x.shape[0] <= MOST_TOKENS
             and kv_cache.dtype in native.NAMES
             and x.dtype == self.dtype
             and x.is_contiguous()
-            and all(map(is_plain, self.linears))
+            and all(is_known(linear.adapters, x.dtype) for linear in self.linears)
             and not any(part._forward_pre_hooks or part._forward_hooks for part in self.parts)
         )
 
@@ -102,7 +107,19 @@ class LayerCall:
         """
         places = places_of(rope, metadata)
         added, residual = (None, x) if residual is None else (x, residual)
-        return native.decoder_layer(self.struct, added, residual, places, kv_cache), residual
+        out = native.decoder_layer(self.struct, added, residual, places, kv_cache, self.adapters())
+        return out, residual
+
+    def adapters(self) -> ctypes.Array[native.Adapters] | None:
+        """What is added to the four products in this step; None: nothing."""
+        slots: list[Any] = [linear.adapters for linear in self.linears]
+        if slots != self.slots:
+            structs = (native.Adapters() if each is None else each.struct for each in slots)
+            self.slots, self.slot_structs = slots, (native.Adapters * len(slots))(*structs)
+        for each in slots:
+            if each is not None and not each.idle:
+                return self.slot_structs
+        return None
 
 
 def linears_of(layer: Any) -> tuple[Linear, ...]:
@@ -111,9 +128,9 @@ def linears_of(layer: Any) -> tuple[Linear, ...]:
     return attn.qkv_proj, attn.o_proj, mlp.gate_up_proj, mlp.down_proj
 
 
-def is_plain(linear: Linear) -> bool:
-    """Whether nothing is added to this product in this step."""
-    return linear.adapters is None or getattr(linear.adapters, "idle", False)
+def is_known(adapters: Any, dtype: torch.dtype) -> bool:
+    """Whether a product has no adapters, or slots of them that `cpu.cpp` can read."""
+    return adapters is None or getattr(adapters, "dtype", None) == dtype
 
 
 def matrix(linear: Linear) -> native.Matrix:

@@ -4,6 +4,7 @@ workers: `tests/engine/distributed/test_workers.py`. All at random:
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.layers import Linear
+from mini_vllm.model.narrow import LayerCall
 from tests.engine.lora.adapters import random_tensors, write_adapter
 from tests.engine.whole.interrupts import strike
 
@@ -63,6 +65,32 @@ def test_a_packed_base_gets_the_same_delta(tmp_path: Path) -> None:
         with_adapters[1] - alone[1], 2 * (b @ (a @ x[1])), atol=1e-4, rtol=1e-4
     )
     assert torch.equal(with_adapters[0], alone[0])
+
+
+@pytest.mark.parametrize("drafts", [None, {"method": "ngram", "num_speculative_tokens": 3}])
+def test_whole_layers_say_what_their_parts_say(
+    drafts: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random mixtures of base and adapters, in chunks, with prefix hits, and drafts or none."""
+    llm = make_llm(max_num_batched_tokens=24, block_size=8, speculative_config=drafts)
+    draw = random.Random(31)
+
+    def mixture() -> tuple[list[list[int]], list[LoRARequest | None]]:
+        shared = [draw.randrange(300, 330) for _ in range(16)]
+        prompts = [
+            shared[: 8 * draw.randrange(3)] + [draw.randrange(300, 310)] * 5 for _ in "12345"
+        ]
+        return prompts, draw.choices([None, PIRATE, JSON], k=5)
+
+    def answers(prompts: list[list[int]], loras: list[LoRARequest | None]) -> list[list[int]]:
+        outputs = llm.generate(prompts, PARAMS, use_tqdm=False, lora_request=loras)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    batches = [mixture() for _ in range(6)]
+    whole = [answers(*batch) for batch in batches]
+    assert llm.reset_prefix_cache()
+    monkeypatch.setattr(LayerCall, "takes", lambda *_: False)
+    assert [answers(*batch) for batch in batches] == whole
 
 
 @pytest.mark.parametrize("step", [0, 3])

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from mini_vllm.attention import AttentionMetadata, get_backend
 from mini_vllm.kernels import native
+from mini_vllm.lora.checkpoint import LoRAPair
+from mini_vllm.lora.layers import LinearLoRA
+from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.model.build import load_model
 from mini_vllm.model.layers import NARROW
-from mini_vllm.model.narrow import MOST_TOKENS, LayerCall
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.narrow import MOST_TOKENS, LayerCall, linears_of
 from tests.engine.model.test_model_parity import (
     EXPERTS,
     MODELS,
@@ -109,7 +114,9 @@ def test_a_layer_that_does_more_is_computed_in_parts(
 
 
 @torch.inference_mode()
-def test_adapters_and_long_steps_are_computed_in_parts(tmp_path: Path, calls: list[int]) -> None:
+def test_unknown_adapters_and_long_steps_are_computed_in_parts(
+    tmp_path: Path, calls: list[int]
+) -> None:
     family, overrides = MODELS["qwen3"]
     save_random_model(family, overrides | ROUND, tmp_path)
     model = load_model(tmp_path, backend=get_backend("cpu", "cpu"))
@@ -162,18 +169,73 @@ def test_a_place_outside_the_cache_is_an_error(what: str, tmp_path: Path) -> Non
         model(torch.tensor([5, 6]), torch.tensor([4, 5]), caches, metadata)
 
 
-def test_slots_without_a_row_of_an_adapter_leave_the_call_whole() -> None:
-    """`enable_lora` alone must not slow the base: its steps have nothing to add."""
+def fill_slots(model: LlamaForCausalLM, num_slots: int = 3, rank: int = 5) -> None:
+    """Random adapters for all products of a model; one slot has a lower rank, one leaves `v` alone.
+
+    A token's number says which slot it uses: each stands beside those of others, and of the base.
+    """
+    meta = LoRAKernelMeta(num_slots, MOST_TOKENS, torch.device("cpu"))
+    for linear in (each for layer in model.model.layers for each in linears_of(layer)):
+        sizes = (linear.input_size, linear.output_sizes, num_slots, rank, meta)
+        linear.adapters = LinearLoRA(*sizes, model.dtype, torch.device("cpu"))
+        for slot in range(num_slots):
+            r = 2 if slot == 1 else rank
+            pairs: list[LoRAPair | None] = [
+                LoRAPair(torch.randn(r, linear.input_size) / 8, torch.randn(size, r) / 8)
+                for size in linear.output_sizes
+            ]
+            linear.adapters.set_lora(slot, [*pairs[:-1], None] if slot == 2 else pairs)
+
+    def note(_: object, args: tuple[torch.Tensor, ...]) -> None:
+        meta.update((args[0] % (num_slots + 1) - 1).numpy().astype(np.int32))
+
+    model.register_forward_pre_hook(note)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["qwen3", "llama-mha-bias", "phi3"])
+@torch.inference_mode()
+def test_one_call_adds_each_tokens_adapter(
+    name: str,
+    dtype: str,
+    threads: int,
+    tmp_path: Path,
+    calls: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a token of the base is computed to the bit as if there were no adapters beside it."""
+    monkeypatch.setattr(native, "threads", lambda *_: threads)
+    family, overrides = MODELS[name]
+    save_random_model(family, overrides | ROUND, tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"), dtype=dtype)
+    prompts = make_prompts([20, 9, 13])
+    prompts[1] = torch.full((9,), 8)  # only of the base
+    schedule = (prompts, SCHEDULES["decodes beside prefills"], 4)
+    base = paged_logits(model, *schedule)
+    fill_slots(model)
+    calls.clear()
+    whole = paged_logits(model, *schedule)
+    assert calls == [n for n in (20, 8, 7, 7) for _ in range(2)], "both layers, in every step"
+    assert torch.equal(whole[1], base[1])
+    assert not torch.allclose(whole[0], base[0], atol=0.1)
+    near = {"float32": 1e-4, "bfloat16": 0.05}[dtype]
+    monkeypatch.setattr(LayerCall, "takes", lambda *_: False)
+    for ours, wanted in zip(whole, paged_logits(model, *schedule), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=near, atol=near * float(wanted.std()))
+
+
+def test_slots_leave_the_call_whole() -> None:
+    """`enable_lora` must not slow the base: not in its own steps, nor beside rows of an adapter."""
     from mini_vllm import LLM, SamplingParams
     from mini_vllm.bundled import adapter_path
     from mini_vllm.lora.request import LoRARequest
 
     llm = LLM("storyteller", enable_lora=True, num_gpu_blocks=64)
-    layers = llm.engine.core.model.model.layers
-    taken: list[bool] = []
-    call = layers[0].call
+    call = llm.engine.core.model.model.layers[0].call
     if call is None:
         pytest.skip("no compiler here")
+    taken: list[bool] = []
     takes = call.takes
 
     def note(*args: Any) -> bool:
@@ -182,10 +244,9 @@ def test_slots_without_a_row_of_an_adapter_leave_the_call_whole() -> None:
 
     call.takes = note
     params = SamplingParams(temperature=0, max_tokens=4)
-    llm.generate(["Once upon"], params, use_tqdm=False)
-    assert taken and all(taken)
-    taken.clear()
     pirate = LoRARequest("pirate", 1, str(adapter_path("pirate")))
-    llm.generate(["Once upon"], params, use_tqdm=False, lora_request=pirate)
-    assert taken and not any(taken)
+    for adapters in ([None, None], [None, pirate], [pirate, pirate]):
+        taken.clear()
+        llm.generate(["Once upon"] * 2, params, use_tqdm=False, lora_request=adapters)
+        assert taken and all(taken)
     llm.shutdown()
