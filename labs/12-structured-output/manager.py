@@ -348,17 +348,32 @@ class StructuredOutputManager(SchedulerExtension):
         `ignore_eos` forbids the end while something else may follow. Stop tokens of the request
         that are no text are legal where the end is. Behind drafts that finish the text nothing is
         left to say: the row stays open, and `step_done` cuts what the model says there.
+
+        All requests inside a string, say, are given the same row in every step: it is made once
+        and kept with the grammar.
         """
         if grammar.is_terminated() or (index and self._is_stuck(request, grammar, index)):
             return
+        rows, key = grammar.kept_rows, None
+        if rows is not None:
+            key = (grammar.state, request.stop_token_ids, request.sampling_params.ignore_eos)
+            if key in rows:
+                words[index] = rows[key]
+                return
         grammar.fill_bitmask(words, index)
-        row = words[index]
+        self._settle_ends(request, words[index])
+        if rows is not None:
+            rows.keep(key, words[index])
+
+    def _settle_ends(self, request: Request, row: np.ndarray) -> None:
+        """Allow or forbid, in a row of the grammar, what ends the text."""
         if not _may_end(row, self.stop_token_ids):
             return
-        set_bits(row, [t for t in request.stop_token_ids if not self.tokens.texts[t]])
+        if request.stop_token_ids:
+            set_bits(row, [t for t in request.stop_token_ids if not self.tokens.texts[t]])
         if request.sampling_params.ignore_eos:
             others = row & self._no_stops
-            if others.any():
+            if np.count_nonzero(others):  # any() takes longer
                 row[:] = others
 
     # ------------------------------------------------------------ following
@@ -422,7 +437,7 @@ class StructuredOutputManager(SchedulerExtension):
             return must_end
         words = np.zeros((1, self.tokens.num_words), dtype=np.int32)
         grammar.fill_bitmask(words, 0)
-        return not (words[0] & self._no_stops).any()
+        return not np.count_nonzero(words[0] & self._no_stops)
 
     def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
         """The longest beginning that the grammar would accept.

@@ -153,9 +153,11 @@ class Pushdown:
 
     def next(self, configuration: int, byte: int) -> int:
         """The configuration after one byte, or DEAD."""
-        if self.table[configuration, byte] == UNKNOWN:
+        after = self.table.item(configuration, byte)
+        if after == UNKNOWN:
             self._fill_row(configuration)
-        return int(self.table[configuration, byte])
+            after = self.table.item(configuration, byte)
+        return after
 
     def _fill_row(self, configuration: int) -> None:
         """Compute where each byte leads: every stack's top moves on, then calls and returns."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any
+
+import numpy as np
 
 
 class StructuredOutputOptions(enum.Enum):
@@ -29,6 +32,24 @@ StructuredOutputKey = tuple[StructuredOutputOptions, str]
 """Two requests with equal keys share one compiled grammar."""
 
 
+class KeptRows(dict[Hashable, np.ndarray]):
+    """Rows of masks that were made once, for all requests that share a grammar.
+
+    Args:
+        max_rows: a table with so many begins anew.
+    """
+
+    def __init__(self, max_rows: int) -> None:
+        super().__init__()
+        self.max_rows = max_rows
+
+    def keep(self, key: Hashable, row: np.ndarray) -> None:
+        """Keep a copy."""
+        if len(self) >= self.max_rows:
+            self.clear()
+        self[key] = row.copy()
+
+
 class StructuredOutputGrammar(ABC):
     """How far one request has come in its grammar.
 
@@ -37,6 +58,14 @@ class StructuredOutputGrammar(ABC):
 
     Source: vllm/v1/structured_output/backend_types.py#L31-L96 (StructuredOutputGrammar) @ v0.22.1
     """
+
+    kept_rows: KeptRows | None = None
+    """By `state` and what a request says about ends; None where no rows are kept."""
+
+    @property
+    def state(self) -> int:
+        """Where the request stands; equal states have equal rows. Known where rows are kept."""
+        raise NotImplementedError
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:

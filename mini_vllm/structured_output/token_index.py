@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from mini_vllm.structured_output.backend_types import KeptRows
 from mini_vllm.structured_output.pushdown import Pushdown
 from mini_vllm.structured_output.regex_automaton import DEAD
 
@@ -184,6 +185,9 @@ def unpack_bits(words: np.ndarray, vocab_size: int) -> np.ndarray:
 class TokenIndex:
     """The packed rows of one grammar, each made when its state is first met.
 
+    Attributes:
+        finished: the rows as requests were given them, with the ends that each may write.
+
     Args:
         max_bytes: beyond it the row that has not been used for longest goes.
     """
@@ -195,10 +199,12 @@ class TokenIndex:
         self.tokens = tokens
         self._rows: OrderedDict[int, np.ndarray] = OrderedDict()
         self._max_rows = max(max_bytes // (4 * tokens.num_words), 1)
+        self.finished = KeptRows(self._max_rows)
 
     @property
     def nbytes(self) -> int:
-        return self.automaton.nbytes + 4 * self.tokens.num_words * len(self._rows)
+        num_rows = len(self._rows) + len(self.finished)
+        return self.automaton.nbytes + 4 * self.tokens.num_words * num_rows
 
     def row(self, state: int) -> np.ndarray:
         """[W] int32: the tokens whose text may follow in `state`. Shared; do not write to it."""

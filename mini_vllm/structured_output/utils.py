@@ -93,7 +93,7 @@ def apply_token_bitmask_inplace(
     bitmask = bitmask.unsqueeze(0) if bitmask.dim() == 1 else bitmask
     if bitmask.dtype != torch.int32:
         raise ValueError(f"the bitmask is {bitmask.dtype}; it must be torch.int32")
-    rows = torch.arange(len(bitmask)) if indices is None else torch.as_tensor(indices)
+    rows = range(len(bitmask)) if indices is None else indices
     if len(rows) != len(bitmask) or (indices is None and len(logits) != len(bitmask)):
         raise ValueError(
             f"the bitmask has {len(bitmask)} rows, for {len(rows)} of {len(logits)} rows of "
@@ -102,13 +102,15 @@ def apply_token_bitmask_inplace(
     if can_launch(logits) and logits.stride(1) == 1:
         from mini_vllm.kernels.masking import APPLY_TOKEN_BITMASK
 
-        device_rows = rows.to(logits.device, torch.int32, non_blocking=True)
+        device_rows = torch.as_tensor(rows, dtype=torch.int32)
+        device_rows = device_rows.to(logits.device, non_blocking=True)
         APPLY_TOKEN_BITMASK.run(logits=logits, bitmask=bitmask, indices=device_rows)
         return
     mask = torch.from_numpy(~unpack_bits(bitmask.cpu().numpy(), logits.shape[1]))
-    mask, places = mask.to(logits.device), rows.tolist()
+    mask = mask.to(logits.device)
+    places = rows.tolist() if isinstance(rows, Tensor) else [*rows]
     in_a_row = places == [*range(places[0], places[0] + len(places))] if places else False
     if in_a_row:  # a view of the logits, which is written to
         logits[places[0] : places[-1] + 1].masked_fill_(mask, NEG_INF)
     else:
-        logits[rows] = logits[rows].masked_fill_(mask, NEG_INF)
+        logits[places] = logits[places].masked_fill_(mask, NEG_INF)

@@ -16,7 +16,7 @@ from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams, StructuredOutputsParams
-from mini_vllm.structured_output.backend_types import StructuredOutputGrammar
+from mini_vllm.structured_output.backend_types import KeptRows, StructuredOutputGrammar
 from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.native import NativeBackend, NativeGrammar
 from mini_vllm.structured_output.token_index import TokenTable, unpack_bits
@@ -209,6 +209,35 @@ def test_ends_against_other_rules(manager: StructuredOutputManager) -> None:
     own.output_token_ids = ids("a")
     manager.tokens_accepted("d", ids("a"))
     assert letters(manager.grammar_bitmask({"d": own}, ["d"], {})[0]) == "b.", "b stops, as text"
+
+
+def test_a_row_is_made_once_for_all_who_say_the_same_about_ends(
+    manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill, filled = NativeGrammar.fill_bitmask, []
+
+    def note(grammar: NativeGrammar, words: Any, index: int) -> None:
+        filled.append(grammar.state)
+        fill(grammar, words, index)
+
+    monkeypatch.setattr(NativeGrammar, "fill_bitmask", note)
+    options: dict[str, dict[str, Any]] = {"a": {}, "b": {}, "c": {"ignore_eos": True},
+                                          "d": {"stop_token_ids": [1]}}  # fmt: skip
+    requests = {name: add(manager, name, "ab*", **options[name]) for name in options}
+    for name in requests:
+        manager.tokens_accepted(name, ids("a"))
+    for _ in range(2):
+        rows = manager.grammar_bitmask(requests, list(requests), {})
+        assert [letters(row) for row in rows] == ["b.", "b.", "b", "b."]
+        assert len(filled) == 3, "two say the same"
+        rows[:] = 0  # what is kept does not change
+
+
+def test_a_full_table_of_kept_rows_begins_anew() -> None:
+    rows, row = KeptRows(2), np.array([1], dtype=np.int32)
+    for key in "abc":
+        rows.keep(key, row)
+    assert list(rows) == ["c"]
 
 
 # ---------------------------------------------------------------- masks meet logits
