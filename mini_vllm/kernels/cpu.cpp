@@ -1444,10 +1444,10 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     const Places<float> at{pass.cos.data(),  pass.sin.data(),  pass.slots.data(), batch.table,
                            pass.rows.data(), pass.ends.data(), model.turning,     batch.max_blocks};
     for (i64 l = 0; l < model.num_layers; ++l) {
-        const i64 bad = decoder_layer<float, C>(added, l ? added : nullptr, stream, model.layers[l], nullptr, at,
-                                                static_cast<C*>(model.keys[l]),
-                                                static_cast<C*>(model.values[l]), model.num_blocks,
-                                                model.block_size, tokens, threads);
+        const i64 bad = decoder_layer<float, C>(
+            added, l ? added : nullptr, stream, model.layers[l], nullptr, at,
+            static_cast<C*>(model.keys[l]), static_cast<C*>(model.values[l]), model.num_blocks,
+            model.block_size, tokens, threads);
         if (bad < 0) continue;
         i64 r = 0;
         for (i64 token = bad % tokens; token >= counts[r]; ++r) token -= counts[r];
