@@ -20,8 +20,8 @@ from mini_vllm.sampling_params import (
 )
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.arg_utils import EngineArgs
-    from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+    from mini_vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+    from mini_vllm.engine.async_llm import AsyncLLM
     from mini_vllm.engine.async_llm_engine import AsyncLLMEngine
     from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm import LLM
@@ -54,7 +54,7 @@ logger.configure()
 _LAZY = {
     "LLM": "mini_vllm.engine.llm",
     "AsyncLLM": "mini_vllm.engine.async_llm",
-    "AsyncEngineArgs": "mini_vllm.engine.async_llm",
+    "AsyncEngineArgs": "mini_vllm.engine.arg_utils",
     "AsyncLLMEngine": "mini_vllm.engine.async_llm_engine",
     "EngineArgs": "mini_vllm.engine.arg_utils",
     "LLMEngine": "mini_vllm.engine.llm_engine",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,8 +15,8 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.options import add_engine_options, given_options
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.engine.async_llm import AsyncEngineArgs
 from mini_vllm.engine.checked_config import make_engine_config
+from mini_vllm.errors import show
 
 __all__ = ["AsyncEngineArgs", "EngineArgs"]
 
@@ -65,3 +66,61 @@ class EngineArgs:
         """What :meth:`add_cli_args` has read."""
         skips = getattr(args, "skip_tokenizer_init", False)
         return cls(args.model, skip_tokenizer_init=skips, **given_options(args))
+
+
+@dataclass
+class AsyncEngineArgs:
+    """What `AsyncLLM` starts with: ``AsyncEngineArgs("storyteller", max_num_seqs=64)``.
+
+    Args:
+        model: a folder in Hugging Face layout, or the name of a bundled model.
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+        skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        stream_interval: tokens between two outputs of a stream.
+        max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
+        profiler_config: where a recording goes: {"torch_profiler_dir": FOLDER}.
+        disable_log_stats: vLLM's; figures are counted always.
+        options: every other argument that ``LLM`` takes.
+
+    Source: vllm/engine/arg_utils.py#L2567-L2593 (AsyncEngineArgs) @ v0.22.1
+    """
+
+    model: str | Path
+    scheduler: str = "vllm-v1"
+    skip_tokenizer_init: bool = False
+    stream_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    profiler_config: Mapping[str, Any] | None = None
+    options: EngineOptions = field(default_factory=EngineOptions)
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        scheduler: str = "vllm-v1",
+        skip_tokenizer_init: bool = False,
+        stream_interval: int = 1,
+        max_num_queued_reqs: int | None = None,
+        max_num_queued_tokens: int | None = None,
+        profiler_config: Mapping[str, Any] | None = None,
+        disable_log_stats: bool = True,
+        **options: Unpack[EngineOptions],
+    ) -> None:
+        for name, value in (
+            ("stream_interval", stream_interval),
+            ("max_num_queued_reqs", max_num_queued_reqs),
+            ("max_num_queued_tokens", max_num_queued_tokens),
+        ):
+            if value is not None and not (type(value) is int and value >= 1):
+                raise ValueError(f"{name} is {show(value)}; it must be a whole number, at least 1")
+        self.model, self.scheduler = model, scheduler
+        self.skip_tokenizer_init, self.stream_interval = skip_tokenizer_init, stream_interval
+        self.max_num_queued_reqs = max_num_queued_reqs
+        self.max_num_queued_tokens = max_num_queued_tokens
+        self.profiler_config = profiler_config
+        self.options = options
+
+    def create_engine_config(self) -> EngineConfig:
+        """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
+        return make_engine_config(self.model, **self.options)

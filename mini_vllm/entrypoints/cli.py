@@ -26,6 +26,7 @@ from mini_vllm.config.options import (
 )
 from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
 from mini_vllm.entrypoints.break_even import add_break_even_options
+from mini_vllm.entrypoints.quantize import add_quantize
 from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.errors import EngineDeadError, show
 from mini_vllm.logger import be_quiet
@@ -151,7 +152,7 @@ def build_parser() -> argparse.ArgumentParser:
         "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help="as --model"
     )
     add_serve_options(serve)
-    _add_quantize(commands)
+    add_quantize(commands, MODELS)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
 
@@ -191,49 +192,6 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"it is {number}; it must be at least 1")
     return number
-
-
-def _add_quantize(commands: Any) -> None:
-    """`quantize` takes a checkpoint and writes another: no engine, and none of its options."""
-    command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
-    command.set_defaults(run=run_quantize)
-    command.add_argument("model", metavar="MODEL", help=f"folder, or one of {MODELS}")
-    command.add_argument(
-        "-o", "--output-dir", type=Path, required=True, metavar="FOLDER", help="where the copy goes"
-    )
-    command.add_argument(
-        "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
-    )
-    command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
-    command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
-    command.add_argument("--group-size", type=int, metavar="INT", help="default 128; -1: a row")
-    command.add_argument(
-        "--ignore", nargs="*", default=["lm_head"], metavar="LAYER", help="stay as they are"
-    )
-    command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
-
-
-def run_quantize(args: argparse.Namespace) -> int:
-    """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
-    from mini_vllm.quantization import oneshot
-
-    try:
-        texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--dataset {args.dataset} is no text in UTF-8: {error}") from error
-    folder = oneshot(
-        args.model,
-        args.output_dir,
-        args.scheme,
-        args.algorithm,
-        [text for text in texts if text] if texts else None,
-        args.group_size,
-        args.ignore,
-        args.act_order,
-    )
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    print(f"{folder}: {size / 2**20:.1f} MiB of tensors")
-    return 0
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,94 @@
+"""The form that a request's text must have, with vLLM's names. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.errors import show
+from mini_vllm.param_checks import check_list, unknown_names
+
+_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+@dataclass
+class StructuredOutputsParams:
+    """What form the text of a request must have; exactly one of these.
+
+    Every text that ends by the model's end token has the form. A text that was cut by
+    ``max_tokens`` is the beginning of one.
+
+    Attributes:
+        json: a JSON schema, as a dict or as text.
+        regex: a regular expression that the whole text matches, as with ``re.fullmatch`` and
+            ``re.ASCII``.
+        choice: the texts to choose from.
+        grammar: rules in the notation of GBNF, or of Lark; see
+            :func:`~mini_vllm.structured_output.ebnf.parse_grammar` and
+            :func:`~mini_vllm.structured_output.lark.convert_lark_to_ebnf`.
+        json_object: True for a JSON object with anything in it.
+        disable_any_whitespace: write a `json` schema's text without white space between its parts.
+        disable_additional_properties: vLLM's name; only False: see `structured_outputs_config`.
+        whitespace_pattern: vLLM's name; only None.
+        structural_tag: free text with parts that have a form, a dict or its JSON text; see
+            :func:`~mini_vllm.structured_output.structural_tag.compile_structural_tag`.
+
+    Raises:
+        ValueError: for none of them, for several, or for a value that cannot be one.
+
+    Source: vllm/sampling_params.py#L41-L96 (StructuredOutputsParams) @ v0.22.1.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
+        """Refuse an unknown keyword with the nearest that is known."""
+        if message := unknown_names(cls, kwargs, "structured outputs parameter"):
+            raise TypeError(message)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        given = [name for name in _CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of " + ", ".join(_CONSTRAINTS)
+            raise ValueError(f"structured_outputs has {found}; give exactly one")
+        for name, fix in (
+            ("disable_additional_properties", "set it in structured_outputs_config, for all"),
+            ("whitespace_pattern", "use disable_any_whitespace, or write a grammar"),
+        ):
+            if (value := getattr(self, name)) not in (None, False):
+                raise ValueError(f"structured_outputs has {name}={show(value)}; {fix}")
+        if not isinstance(flag := self.disable_any_whitespace, bool):
+            raise ValueError(f"disable_any_whitespace is {show(flag)}; it must be True or False")
+        if self.json_object is not None and self.json_object is not True:
+            raise ValueError(f"json_object is {self.json_object!r}; set it to True or leave it out")
+        if not isinstance(self.json, str | dict | None):
+            raise ValueError(f"json is {self.json!r}; it must be a JSON schema, a dict or its text")
+        if not isinstance(tag := self.structural_tag, str | dict | None):
+            raise ValueError(f"structural_tag is {show(tag)}; it must be a dict, or its JSON text")
+        for name in ("json", "structural_tag"):
+            if isinstance(value := getattr(self, name), dict):
+                try:
+                    json.dumps(value)
+                except RecursionError:
+                    raise ValueError(f"{name} is a dict that nests too deeply") from None
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"{name} is a dict that JSON cannot say: {error}") from None
+        for name in ("regex", "grammar"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ValueError(f"{name} is {value!r}; it must be a string")
+        if self.grammar is not None and not self.grammar.strip():
+            raise ValueError("grammar is blank; write at least a rule root ::= ...")
+        if self.choice is not None:
+            check_list("choice", self.choice, str, "strings")
+            if not self.choice:
+                raise ValueError("choice is empty; name at least one text")
