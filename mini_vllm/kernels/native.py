@@ -37,7 +37,7 @@ FLAGS = (
     "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
 )  # fmt: skip
 BUILD_SECONDS = 120
-WITHOUT = "steps go through PyTorch's operations, which take several times as long"
+WITHOUT = "steps go through PyTorch's operations, which are slower"
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 LANES = 16
 """Features of a head that attention takes at a time; a head has a multiple of it."""

@@ -58,7 +58,7 @@ class Answer:
         return not (self.request.echo or self.request.wants_logprobs)
 
     def asked_for(self, completion: CompletionOutput) -> CompletionOutput:
-        """``echo`` with ``max_tokens=0``: the engine makes one token, which nobody asked for."""
+        """``echo`` with ``max_tokens=0``: the engine makes one token, which was not asked for."""
         if self.request.max_tokens > 0:
             return completion
         reason = None if completion.finish_reason is None else "length"

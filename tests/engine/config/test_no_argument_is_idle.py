@@ -63,7 +63,7 @@ FIELDS = [(name, item.name) for name, section in SECTIONS.items() for item in
 def test_every_argument_is_read_by_something(section: str, name: str) -> None:
     if name in ONE_VALUE or name in READ_BY_THEIR_SECTION:
         return
-    assert name in names_read("/config/"), f"{name} of {section} is taken, and nobody looks at it"
+    assert name in names_read("/config/"), f"{name} of {section} is taken, and no code reads it"
 
 
 @pytest.mark.parametrize("kind", [SamplingParams, BeamSearchParams])
