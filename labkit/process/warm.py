@@ -129,7 +129,9 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may have ended since, with its exit code still on the way.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 # ---------------------------------------------------------------- in the server and its children

@@ -253,6 +253,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "MINI_VLLM_NATIVE": "0",  # no compiler for a submission, and no cache of ours
         "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_LOGGING_LEVEL": "WARNING",  # a verdict's screen has no lines of an engine's start
         "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
 
