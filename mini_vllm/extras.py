@@ -24,15 +24,20 @@ class MissingExtraError(ImportError, ValueError):
 
 
 @contextmanager
-def from_extra(extra: str, purpose: str, instead: str = "") -> Iterator[None]:
+def from_extra(
+    extra: str, purpose: str, instead: str = "", program: bool = False
+) -> Iterator[None]:
     """Import packages of an extra in the body of this ``with``.
 
     Args:
         purpose: what needs them; the message begins with it.
         instead: what can be done without them, if anything; the message ends with it.
+        program: the importing module is run by ``python -m``: the message ends the process, with
+            exit code 1 and no traceback.
 
     Raises:
         MissingExtraError: if one of them cannot be imported.
+        SystemExit: the same, of a program.
     """
     try:
         yield
@@ -40,9 +45,10 @@ def from_extra(extra: str, purpose: str, instead: str = "") -> Iterator[None]:
         raise
     except ImportError as error:
         advice = install_command(extra) + (f", or {instead}" if instead else "")
-        raise MissingExtraError(
-            f"{purpose} needs more than is installed ({error}); run: {advice}"
-        ) from error
+        message = f"{purpose} needs more than is installed ({error}); run: {advice}"
+        if program:
+            raise SystemExit(message) from None
+        raise MissingExtraError(message) from error
 
 
 def install_command(extra: str) -> str:

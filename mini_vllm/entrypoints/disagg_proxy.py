@@ -35,7 +35,7 @@ from mini_vllm.kv_transfer.routing import ContentIndex, choose_worker
 from mini_vllm.policies import load_fleet_policy
 from mini_vllm.policies.fleet import FleetPolicy, Job, Prices, View
 
-with from_extra("serve", "the proxy"):
+with from_extra("serve", "the proxy", program=__name__ == "__main__"):
     import aiohttp
     import uvicorn
     from fastapi import FastAPI, Request

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -434,3 +435,9 @@ class EchoRequestId:
             await send(message)
 
         await self.app(scope, receive, send_with_id)
+
+
+if __name__ == "__main__":  # the older way to say `mini-vllm serve`, which many guides show
+    from mini_vllm.entrypoints.cli import main
+
+    raise SystemExit(main(["serve", *sys.argv[1:]]))

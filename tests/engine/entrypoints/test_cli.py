@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -266,6 +268,17 @@ def test_a_command_that_was_written_for_vllm() -> None:
     assert with_dashes(["generate", "--", "--a_b"]) == ["generate", "--", "--a_b"]
     given = {"max_num_seqs": 4, "num_gpu_blocks": 64, "policy": "priority", "max_logprobs": 20}
     assert _engine_options(args) == given and not hasattr(args, "no_effect")
+
+
+def test_the_server_starts_by_its_module_as_many_guides_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = "mini_vllm.entrypoints.openai.api_server"
+    monkeypatch.setattr(sys, "argv", [module, "--model", "nothing-of-the-kind", "--port", "99999"])
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module(module, run_name="__main__")
+    assert "mini_vllm serve: --port is 99999" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", ELSEWHERE)

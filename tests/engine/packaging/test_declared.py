@@ -169,6 +169,15 @@ def test_an_option_that_needs_more_says_what(
     test_a_command_that_needs_more_says_what(bare, extra, words)
 
 
+def test_a_program_that_needs_more_says_what(bare: Fence) -> None:
+    """The proxy has no command of its own; `python -m` runs its module."""
+    words = ("-m", "mini_vllm.entrypoints.disagg_proxy", "--decode", "http://127.0.0.1:1")
+    code, _, err = bare.run(*words)
+    assert code == 1
+    assert len(err.strip().splitlines()) == 1, err
+    assert "run: pip install -e '.[serve]'" in err
+
+
 def test_a_plot_is_asked_for_where_none_can_be_drawn(tmp_path: Path) -> None:
     """It is said before the load, not after an hour of it."""
     fence = Fence(tmp_path, ["serve"])
