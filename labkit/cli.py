@@ -180,6 +180,9 @@ COMMANDS: dict[str, Command] = {
         COURSE,
         "Maintain",
     ),
+    "pitfalls": Command(
+        "labkit.quality.pitfalls:main", "warnings must have a public test", DEV, "Maintain"
+    ),
     "prove": Command("labkit.quality.prove:main", "all that proves a phase", DEV, "Maintain"),
     "new-phase": Command(
         "labkit.quality.new_phase:main", "files for a phase that is to come", DEV, "Maintain"
