@@ -138,7 +138,8 @@ def test_as_release_0_8_5(name: str) -> None:
 @pytest.mark.skipif(not v0_oracle.fetched(), reason="V0's files: labkit conformance --policy")
 def test_release_0_8_5_decides_so_itself() -> None:
     with v0_conformance.V0Oracle() as oracle:
-        for name, (example, _) in AS_V0.items():
+        examples = {name: example for name, (example, _) in AS_V0.items()}
+        for name, example in {**examples, "swapped halfway": SWAPPED_HALFWAY}.items():
             theirs, error = oracle.replay(example)
             ours = list(replay_v0(example, PolicySubject(example.config)))
             assert error is None and v0_conformance.differs(ours, theirs) is None, name
@@ -272,3 +273,30 @@ def test_only_what_was_computed_is_copied_to_the_host() -> None:
     request = scheduler.requests["r0"]
     assert len(table(scheduler, "r0")) == 5 and request.num_computed_tokens == 6
     assert len(scheduler.kv_cache_manager.swap_out([request])) == 2
+
+
+SWAPPED_HALFWAY = trace(
+    add_at(20, max_tokens=25), add_at(3, 0.1, max_tokens=30), *[STEP] * 4,
+    add_at(15, 4.0, max_tokens=1), add_at(14, 4.1, max_tokens=5), {"op": "drain", "max": 40},
+    block_size=2, num_gpu_blocks=35, num_cpu_blocks=64, max_num_batched_tokens=4, max_num_seqs=3,
+    preemption_mode="swap", watermark=0.0, **CHUNKED,
+)  # fmt: skip
+"""At step 20 r3 leaves: 7 blocks hold its prompt of 14 tokens, and 12 tokens are computed."""
+
+
+def test_a_prompt_swapped_halfway_copies_the_blocks_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """V0 copies 7 blocks of r3 out and 7 back, ours 6 and 6; all its decisions are the same."""
+    subject = PolicySubject(SWAPPED_HALFWAY.config)
+    schedule, copies = subject.scheduler.schedule, []
+
+    def watch() -> Any:
+        plan = schedule()
+        copies.append((len(plan.blocks_to_swap_out), len(plan.blocks_to_swap_in)))
+        return plan
+
+    monkeypatch.setattr(subject.scheduler, "schedule", watch)
+    lines = list(replay_v0(SWAPPED_HALFWAY, subject))
+    assert lines[20]["preempted"] == ["r3"] and lines[20]["computed"]["r3"] == 12
+    assert {i: pair for i, pair in enumerate(copies) if any(pair)} == {
+        20: (6, 0), 27: (12, 0), 28: (0, 6), 29: (0, 12),
+    }  # fmt: skip
