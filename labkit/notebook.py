@@ -185,7 +185,7 @@ def _in_labs(error: BaseException) -> tuple[str, str] | None:
     None if its way did not lead through them."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         for phase in _started:
-            if place := in_lab(phase, frame.f_code.co_filename, line):
+            if place := in_lab(phase.root, frame.f_code.co_filename, line):
                 shown = place[0].relative_to(phase.root).as_posix()
                 return f"{shown}:{place[1]}", frame.f_code.co_qualname.partition(".<locals>")[0]
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from labkit.course import source
@@ -36,13 +36,41 @@ def borrow(phase: Phase, mapping: Mapping[str, str]) -> tuple[dict[str, str], li
     return complete, borrowed
 
 
-def in_lab(phase: Phase, file: str, line: int) -> tuple[Path, int] | None:
+def borrow_all(phases: Iterable[Phase], mapping: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The same for several phases, and what is the learner's in it: "yours: 12.1, 12.2; …"."""
+    complete, told = dict(mapping), list[str]()
+    for phase in phases:
+        complete, names = borrow(phase, complete)
+        told.append(whose(phase, names))
+    return complete, "\n".join(told)
+
+
+def whose(phase: Phase, borrowed: Iterable[str]) -> str:
+    """Which tasks are the learner's and which the reference's, where these are not written yet."""
+    missing = set(borrowed)
+    left = {
+        task.id: [name for name in task.functions if name in missing] for task in phase.exercises
+    }
+    mine = [task.id for task in phase.exercises if not left[task.id]]
+    if not any(left.values()):
+        return f"yours: all of phase {phase.number}"
+    theirs = [
+        task.id if len(left[task.id]) == len(task.functions) else ", ".join(left[task.id])
+        for task in phase.exercises
+        if left[task.id]
+    ]
+    yours = ", ".join(mine) if mine else f"no whole task of phase {phase.number} yet"
+    return f"yours: {yours}\nthe reference's, not written yet: {', '.join(theirs)}"
+
+
+def in_lab(root: Path, file: str, line: int) -> tuple[Path, int] | None:
     """Where a line that ran stands in the learner's files, for in a copy with borrowed functions it
     has another number; of a borrowed function the line of its `def`. None in other files."""
-    path, mine = Path(file), phase.labs / Path(file).name
-    if path.parent == phase.labs:
+    path = Path(file)
+    folder, mine = path.parent.parent, root / "labs" / path.parent.name / path.name
+    if folder == root / "labs":
         return path, line
-    if path.parent != phase.root / FOLDER / phase.slug:
+    if folder != root / FOLDER:
         return None
     try:
         known = source.functions(read_python(mine))

@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from labkit.course.borrow import borrow, borrow_all, whose
 from labkit.course.console import Screen, command
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import todo_in
 from labkit.inside import child
+from labkit.learner.divergence import reason
 from labkit.learner.pictures import measure_pictures
 from labkit.learner.quantized import measure_schemes
 from labkit.learner.ranks import ABOUT_RANKS, measure_ranks
@@ -61,8 +63,11 @@ ROUNDS = 2
 
 def run_command(course: Course, phases: Sequence[Phase], words: Sequence[str]) -> int:
     """`run --labs 02,03 -- -m mini_vllm …`: a Python command with the learner's modules in
-    place."""
-    env = overlay.environment(course.root, overlay.mapping_for(phases))
+    place; what is not written yet is the reference's, which stderr says."""
+    mapping, told = borrow_all(phases, overlay.mapping_for(phases))
+    if mapping:
+        print(told, file=sys.stderr, flush=True)
+    env = overlay.environment(course.root, mapping)
     return subprocess.call([sys.executable, *words], env=env)
 
 
@@ -319,12 +324,15 @@ ROWS = (
 
 def compare(phase: Phase) -> int:
     """`run NN`: the same workload twice, and the two results beside each other; 0 if the tokens are
-    the same."""
-    out, mapping = Screen(), overlay.mapping_for([phase])
+    the same. It runs at every stage: a function that is not written yet is the reference's."""
+    out = Screen()
+    mapping, borrowed = borrow(phase, overlay.mapping_for([phase]))
     out.line(f"run-{phase.number} · {phase.title} inside the engine", "bold")
     out.line(ABOUT[phase.run], "dim")
     if not mapping:
         out.line("LAB=reference: both sides are the reference", "dim")
+    else:
+        out.line(whose(phase, borrowed), "dim")
     try:
         yours, reference = _best_of(phase, mapping)
     except WorkerError as error:
@@ -356,7 +364,7 @@ def show_unfinished(out: Screen, phase: Phase, error: WorkerError) -> int:
     if todo:
         return show_todo(out, phase, todo)
     out.line("✗ The run did not finish.", "red")
-    out.line(str(error), indent=2)
+    out.line(reason(error, phase.root), indent=2)
     out.line(f"next: {command(phase, 'lab')} judges it piece by piece", "bold")
     return 1
 

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from labkit.course.borrow import borrow, in_lab, whose
 from labkit.course.console import Screen
 from labkit.course.manifest import Phase
 from labkit.course.root import find_root
@@ -88,17 +89,17 @@ def _lines(worker: Worker, trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         yield from worker.stream(TRACE, trace=trace, states=True)
     except WorkerError as error:
-        yield {"error": _reason(error)}
+        yield {"error": reason(error, find_root())}
 
 
-def _reason(error: WorkerError) -> str:
+def reason(error: WorkerError, root: Path) -> str:
     """What a learner needs of it: the exception and the innermost line of a lab file."""
     if error.kind != "error":
         return str(error)
     text = f"{error.detail['type']}: {error.detail['message']}"
     for file, line, function in reversed(error.detail["frames"]):
-        if f"{os.sep}labs{os.sep}" in file:
-            return f"{text}  (labs{file.rpartition(f'{os.sep}labs')[2]}:{line} in {function})"
+        if place := in_lab(root, file, line):
+            return f"{text}  ({place[0].relative_to(root).as_posix()}:{place[1]} in {function})"
     return text
 
 
@@ -167,16 +168,23 @@ def traces_of(phase: Phase, files: list[str]) -> Iterator[tuple[str, dict[str, A
 
 
 def takes_part(phase: Phase) -> bool:
-    """Whether a trace exercises any module of the phase."""
-    return any(m == "mini_vllm.request" or ".core." in m for m in phase.modules)
+    """Whether a trace exercises any module of the phase: no trace holds a picture."""
+    core = [m for m in phase.modules if m.startswith(("mini_vllm.core.", "mini_vllm.request"))]
+    return any(".encoder_" not in module for module in core)
 
 
 def show(phase: Phase, files: list[str]) -> int:
     """`trace-diff NN`: 0 if every trace is the same step by step."""
-    out, mapping = Screen(), overlay.mapping_for([phase])
+    out = Screen()
+    mapping, borrowed = borrow(phase, overlay.mapping_for([phase]))
     if not takes_part(phase) and not files:
-        out.line(f"Phase {phase.number}'s modules take no part in scheduling; nothing to compare.")
+        out.line(
+            f"A trace replays mini_vllm/core alone, and none of phase {phase.number}'s files runs in"
+            f" it: nothing to compare. make run-{phase.number} runs them in the whole engine."
+        )
         return 0
+    if mapping:
+        out.line(whose(phase, borrowed), "dim")
     limits = child.Limits(STEP_SECONDS, phase.memory_mb)
     mine = Worker(phase.root, mapping, limits, "yours")
     theirs = Worker(phase.root, {}, limits, "reference")

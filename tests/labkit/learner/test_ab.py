@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.course import source
+from labkit.course.borrow import borrow, whose
 from labkit.course.console import Screen
+from labkit.course.files import write_text
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
+from labkit.course.skeleton import is_hole, skeleton
 from labkit.inside import child
 from labkit.learner import ab
 from labkit.process import overlay
@@ -130,6 +134,36 @@ def test_a_command_runs_with_the_learners_modules_in_place(
     assert ab.run_command(course, [course.phase("00")], words) == 0
     assert capfd.readouterr().out.split() == ["mine", str(file)]
     assert ab.run_command(course, [course.phase("00")], ["-c", "raise SystemExit(7)"]) == 7
+
+
+@pytest.mark.parametrize("phase", Course(find_root()).ready, ids=lambda phase: phase.number)
+def test_a_fresh_lab_runs_with_the_references_functions(phase: Phase, tmp_path: Path) -> None:
+    """`run NN` runs at every stage: function by function, what is open is borrowed."""
+    lab = replace(phase, root=tmp_path)
+    for module in phase.modules:
+        write_text(lab.lab_file(module), skeleton(phase, module))
+        write_text(lab.reference_file(module), phase.reference_file(module).read_text("utf-8"))
+    mapping, names = borrow(lab, {module: str(lab.lab_file(module)) for module in lab.modules})
+    assert sorted(names) == sorted(name for task in phase.exercises for name in task.functions)
+    assert whose(lab, names).startswith(f"yours: no whole task of phase {phase.number} yet\n")
+    for module in phase.modules:
+        assert not left_open(lab, Path(mapping[module]))
+
+
+def left_open(phase: Phase, file: Path) -> list[str]:
+    functions = source.functions(file.read_text(encoding="utf-8"))
+    return [name for name, function in functions.items() if is_hole(function)]
+
+
+def test_which_parts_are_the_learners() -> None:
+    """A task counts as the learner's when none of its functions is borrowed."""
+    phase = Course(find_root()).phase("15")
+    first, *rest = phase.exercises
+    borrowed = [name for task in rest for name in task.functions][1:]
+    lines = whose(phase, borrowed).splitlines()
+    assert lines[0] == f"yours: {first.id}" + (f", {rest[0].id}" if len(rest[0].functions) == 1 else "")
+    assert lines[1].startswith("the reference's, not written yet: ")
+    assert whose(phase, []) == "yours: all of phase 15"
 
 
 @pytest.mark.parametrize(
