@@ -1,6 +1,7 @@
 """The course as data: `phases/NN-slug/phase.toml`, read and checked.
 
 Every tool of the course asks this module where a phase's files lie and what its exercises are.
+Hints stand in `phases/NN-slug/hints.toml`, out of sight of a reader who looks for chapters.
 `tests/labkit/course/test_manifest.py` shows a small valid file; CONTRIBUTING explains each key.
 """
 
@@ -10,7 +11,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")
 
 
 class ManifestError(ValueError):
-    """A phase.toml that cannot be used; the message names the file, the key, the value and the
-    fix."""
+    """A phase.toml or hints.toml that cannot be used; the message names the file, the key, the
+    value and the fix."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Exercise:
         functions: qualified names inside the module, "Scheduler._clamp_new_tokens".
         points: weight in a grade.
         hints: one text for each of HINT_LEVELS.
+        test_hints: public test -> the hint that comes first where it fails.
         read: chapter and anchor below the phase's folder, "02-mini-build.md#task-2".
         upstream: "vllm/v1/core/sched/scheduler.py#L329-L340 (Scheduler.schedule)", or "".
     """
@@ -59,6 +61,7 @@ class Exercise:
     hints: tuple[str, ...]
     read: str
     upstream: str
+    test_hints: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def number(self) -> int:
@@ -280,6 +283,7 @@ def load_phase(root: Path, file: Path) -> Phase:
         raise table.fail("status", f" is {status!r}; it must be 'ready' or 'planned'")
     ready = status == "ready"
     exercises = table.take("exercises", list, None if ready else [])
+    hints = _Table(*_read_hints(root, file.with_name("hints.toml"), ready))
     phase = Phase(
         root=root,
         slug=slug,
@@ -299,9 +303,12 @@ def load_phase(root: Path, file: Path) -> Phase:
         test_seconds=float(table.take("test_seconds", (int, float), 5)),
         memory_mb=table.take("memory_mb", int, 4096),
         environment=_environment(table),
-        exercises=tuple(_exercise(shown, slug, i, entry) for i, entry in enumerate(exercises)),
+        exercises=tuple(
+            _exercise(shown, slug, i, entry, hints) for i, entry in enumerate(exercises)
+        ),
     )
     table.finish()
+    hints.finish()
     if phase.run not in WORKLOADS:
         raise table.fail("run", f" is {phase.run!r}; it must be one of {', '.join(WORKLOADS)}")
     _check_phase(phase, table)
@@ -317,30 +324,62 @@ def _environment(table: _Table) -> dict[str, str]:
     return dict(variables)
 
 
-def _exercise(file: str, slug: str, index: int, entry: dict[str, Any]) -> Exercise:
+def _read_hints(root: Path, file: Path, ready: bool) -> tuple[str, str, dict[str, Any]]:
+    """What a table of a phase's hints is made of. A planned phase has none.
+
+    Raises:
+        ManifestError: the file is missing, or not TOML.
+    """
+    shown = file.relative_to(root).as_posix()
+    if not ready:
+        return shown, "", {}
+    try:
+        return shown, "", tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ManifestError(f"{shown} is missing; it holds four hints for each task") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(f"{shown}: not valid TOML: {error}") from None
+
+
+def _hints_of(task: str, hints: _Table) -> tuple[tuple[str, ...], dict[str, str]]:
+    """A task's four hints, and those of its tests."""
+    table = _Table(hints.file, f"{task}: ", hints.take(task, dict))
+    texts, of_tests = table.texts("hints"), table.take("tests", dict, {})
+    table.finish()
+    if len(texts) != len(HINT_LEVELS):
+        levels = ", ".join(HINT_LEVELS)
+        raise table.fail("hints", f" has {len(texts)} texts; give {len(HINT_LEVELS)}: {levels}")
+    start = f"test_{task.replace('.', '_')}_"
+    for name, text in of_tests.items():
+        if not name.startswith(start):
+            raise table.fail(f"tests.{name}", f" is no test of the task; those begin with {start}")
+        if not isinstance(text, str) or not text.strip():
+            raise table.fail(f"tests.{name}", f" is {text!r}; it must be a non-empty string")
+    return texts, dict(of_tests)
+
+
+def _exercise(file: str, slug: str, index: int, entry: dict[str, Any], hints: _Table) -> Exercise:
     table = _Table(file, f"exercises[{index}].", entry)
+    name = str(entry.get("id"))
+    if name != f"{slug[:2]}.{index + 1}":
+        raise table.fail(
+            "id", f" is {name!r}; tasks count up, so this one is {slug[:2]}.{index + 1}"
+        )
+    texts, of_tests = _hints_of(name, hints)
     exercise = Exercise(
         id=table.take("id", str),
         title=table.take("title", str),
         module=table.take("module", str),
         functions=table.texts("functions"),
         points=table.take("points", int),
-        hints=table.texts("hints"),
+        hints=texts,
+        test_hints=of_tests,
         read=table.take("read", str),
         upstream=table.take("upstream", str, ""),
     )
     table.finish()
-    if exercise.id != f"{slug[:2]}.{index + 1}":
-        raise table.fail(
-            "id", f" is {exercise.id!r}; tasks count up, so this one is {slug[:2]}.{index + 1}"
-        )
     if exercise.points < 1:
         raise table.fail("points", f" is {exercise.points}; it must be at least 1")
-    if len(exercise.hints) != len(HINT_LEVELS):
-        levels = ", ".join(HINT_LEVELS)
-        raise table.fail(
-            "hints", f" has {len(exercise.hints)} texts; give {len(HINT_LEVELS)}: {levels}"
-        )
     if not exercise.functions:
         raise table.fail("functions", " is empty; name at least one function of the module")
     return exercise

@@ -179,8 +179,8 @@ def show(phase: Phase, files: list[str]) -> int:
     mapping, borrowed = borrow(phase, overlay.mapping_for([phase]))
     if not takes_part(phase) and not files:
         out.line(
-            f"A trace replays mini_vllm/core alone, and none of phase {phase.number}'s files runs in"
-            f" it: nothing to compare. make run-{phase.number} runs them in the whole engine."
+            f"A trace replays mini_vllm/core alone, and none of phase {phase.number}'s files runs"
+            f" in it: nothing to compare. make run-{phase.number} runs them in the whole engine."
         )
         return 0
     if mapping:

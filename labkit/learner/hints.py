@@ -1,6 +1,6 @@
 """Hints of a task with several functions: what is about the one that the learner is at.
 
-The hints in `phase.toml` name a function where they speak of it: "touch: if ref_cnt == 0, …". What
+The hints in `hints.toml` name a function where they speak of it: "touch: if ref_cnt == 0, …". What
 has no name in front is about the whole task.
 """
 

@@ -117,7 +117,7 @@ def check_notebook(phase: Phase) -> Iterator[str]:
 def _copy_manifest(phase: Phase, copy: Phase) -> None:
     """The judge reads manifest and notebook source below the root it is given."""
     copy.folder.mkdir(parents=True)
-    for path in (phase.folder / "phase.toml", phase.notebook_source):
+    for path in (*phase.folder.glob("*.toml"), phase.notebook_source):
         if path:
             (copy.folder / path.name).write_bytes(path.read_bytes())
     for name in {module.partition(".")[0] for module in phase.modules} | {"tests", "benchmarks"}:

@@ -88,7 +88,8 @@ def files_of(phase: Phase, tasks: Sequence[Task]) -> dict[Path, str]:
         return templates.get_template(f"{name}.j2").render(**words, **more)
 
     chapters = ("00-guide.md", "01-deep-dive.md", "02-mini-build.md", "03-labs.md")
-    found = {phase.folder / name: text(name) for name in ("phase.toml", "notebook.py", *chapters)}
+    names = ("phase.toml", "hints.toml", "notebook.py", *chapters)
+    found = {phase.folder / name: text(name) for name in names}
     for task in tasks:
         path = phase.public_tests / f"test_{task.number}_{task.name.strip('_')}.py"
         found[path] = text("test_public.py", task=task)

@@ -50,7 +50,6 @@ title = "Push"
 module = "toy.queue"
 functions = ["Queue.push"]
 points = 5
-hints = ["a", "b", "c", "d"]
 read = "02-mini-build.md#task-1-push"
 """
 
@@ -125,6 +124,7 @@ def make_reading_course(root: Path) -> Course:
     """A checkout with one phase, one note, and a fresh skeleton."""
     phase = root / "phases" / "03-queue"
     write(phase / "phase.toml", MANIFEST)
+    write(phase / "hints.toml", '["03.1"]\nhints = ["a", "b", "c", "d"]\n')
     write(phase / "00-guide.md", GUIDE)
     write(phase / "01-deep-dive.md", DIVE)
     write(phase / "02-mini-build.md", "# Build\n\n## Task 1: push\n\nWrite `Queue.push`.\n")

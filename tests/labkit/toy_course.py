@@ -74,7 +74,6 @@ functions = ["clamp"]
 points = 5
 read = "02-mini-build.md#task-1"
 upstream = "vllm/v1/core/sched/scheduler.py#L1-L2 (Scheduler.schedule)"
-hints = ["Two bounds.", "Never above either.", "In clamp.", "min, then max with 0."]
 
 [[exercises]]
 id = "00.2"
@@ -83,6 +82,16 @@ module = "toy.fifo"
 functions = ["Fifo.head", "Fifo.drain"]
 points = 10
 read = "02-mini-build.md#task-2"
+"""
+
+HINTS = """
+["00.1"]
+hints = ["Two bounds.", "Never above either.", "In clamp.", "min, then max with 0."]
+
+["00.1".tests]
+test_00_1_limit_bounds = "Two numbers bound it: did you compare with the budget alone?"
+
+["00.2"]
 hints = ["Order.", "Oldest first.", "In Fifo.", "popleft while there are items."]
 """
 
@@ -242,6 +251,7 @@ def make_course(root: Path) -> Course:
     write(root, "toy/__init__.py", "")
     write(root, "toy/fifo.py", ENGINE)
     write(root, "phases/00-toy/phase.toml", MANIFEST)
+    write(root, "phases/00-toy/hints.toml", HINTS)
     write(root, "phases/01-later/phase.toml", PLANNED)
     write(root, "phases/00-toy/notebook.py", NOTEBOOK)
     for chapter in ("00-guide.md", "01-deep-dive.md", "03-labs.md"):

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from labkit.course.manifest import Course, ManifestError
-from tests.labkit.toy_course import MANIFEST, PLANNED, write
+from tests.labkit.toy_course import HINTS, MANIFEST, PLANNED, write
 
 
-def course(root: Path, manifest: str = MANIFEST) -> Course:
+def course(root: Path, manifest: str = MANIFEST, hints: str = HINTS) -> Course:
     write(root, "phases/00-toy/phase.toml", manifest)
+    write(root, "phases/00-toy/hints.toml", hints)
     write(root, "phases/01-later/phase.toml", PLANNED)
     return Course(root)
 
@@ -51,7 +52,6 @@ def test_a_planned_phase_says_what_is_coming(tmp_path: Path) -> None:
         ('id = "00.2"', 'id = "00.3"', ["exercises[1].id", "00.3", "00.2"]),
         ("points = 5", "points = 0", ["exercises[0].points", "0", "at least 1"]),
         ("points = 5", "points = true", ["exercises[0].points", "True", "int"]),
-        ('"Two bounds.", ', "", ["exercises[0].hints", "3 texts", "nearly the code"]),
         ('functions = ["clamp"]', "functions = []", ["exercises[0].functions", "empty"]),
         ('functions = ["clamp"]', 'functions = [""]', ["exercises[0].functions[0]", "non-empty"]),
         ('functions = ["clamp"]', 'functions = ["Fifo.head"]', ["exercises[1]", "Fifo.head"]),
@@ -70,12 +70,31 @@ def test_a_mistake_names_file_and_key(tmp_path: Path, old: str, new: str, words:
     assert all(word in message for word in words), message
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"Two bounds.", ', "", ["00.1: hints", "3 texts", "nearly the code"]),
+        ("test_00_1_limit", "test_00_2_limit", ["00.1: tests.test_00_2_limit", "test_00_1_"]),
+        ('["00.2"]', '["00.3"]', ["00.2 is missing"]),
+        ('["00.1"]', "[00.1", ["not valid TOML"]),
+    ],
+)
+def test_a_mistake_in_the_hints_too(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _ = course(tmp_path, hints=HINTS.replace(old, new, 1)).phases
+    message = str(caught.value)
+    assert message.startswith("phases/00-toy/hints.toml: ")
+    assert all(word in message for word in words), message
+
+
 def test_two_phases_cannot_own_one_module(tmp_path: Path) -> None:
     write(
         tmp_path,
         "phases/02-twin/phase.toml",
         MANIFEST.replace("00-toy", "02-twin").replace("00.", "02."),
     )
+    hints = HINTS.replace("00.", "02.").replace("00_", "02_")
+    write(tmp_path, "phases/02-twin/hints.toml", hints)
     with pytest.raises(ManifestError, match=r"toy\.fifo already belongs to phase 00-toy"):
         _ = course(tmp_path).phases
 

@@ -161,7 +161,9 @@ def test_which_parts_are_the_learners() -> None:
     first, *rest = phase.exercises
     borrowed = [name for task in rest for name in task.functions][1:]
     lines = whose(phase, borrowed).splitlines()
-    assert lines[0] == f"yours: {first.id}" + (f", {rest[0].id}" if len(rest[0].functions) == 1 else "")
+    assert lines[0] == f"yours: {first.id}" + (
+        f", {rest[0].id}" if len(rest[0].functions) == 1 else ""
+    )
     assert lines[1].startswith("the reference's, not written yet: ")
     assert whose(phase, []) == "yours: all of phase 15"
 

@@ -207,9 +207,9 @@ def test_public_tests_accept_other_solutions(phase: Phase, name: str, tmp_path: 
 def copy(tmp_path: Path) -> Phase:
     """Phase 00 in a folder of its own, with an empty solution "z"."""
     phase = COURSE.phase("00")
-    for path in (phase.folder / "phase.toml", phase.reference_file("mini_vllm.request")):
+    for path in (*phase.folder.glob("*.toml"), phase.reference_file("mini_vllm.request")):
         target = tmp_path / path.relative_to(phase.root)
-        target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     other = Course(tmp_path).phase("00")
     (alternatives.folder(other) / "z").mkdir(parents=True)
