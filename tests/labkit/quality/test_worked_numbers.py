@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-from labkit.course.root import ROOT
+from labkit.course.root import ROOT, UPSTREAM
 from mini_vllm import bundled
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -26,7 +26,7 @@ from mini_vllm.model.qwen3_vl import MRotaryEmbedding
 from mini_vllm.policies.vllm_v0 import VllmV0
 from mini_vllm.quantization.oneshot.gptq import inverse_factor
 from mini_vllm.quantization.packing import quantize
-from mini_vllm.request import Request
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.ebnf import parse_grammar
 from mini_vllm.structured_output.json_schema import any_json, compile_schema
 from mini_vllm.structured_output.patterns import parse_regex
@@ -54,6 +54,29 @@ def test_00_a_prompt_of_1000_tokens_under_a_budget_of_600() -> None:
     add(scheduler, make_request("a", 1000))
     assert [step(scheduler).num_scheduled_tokens["a"] for _ in range(4)] == [600, 400, 1, 1]
     assert "first step gives it 600. The second gives it the 400 that are left" in deep_dive("00")
+
+
+def test_00_a_table_of_arrows_has_48_entries() -> None:
+    arrows = sum(old.can_become(old, new) for old in RequestStatus for new in RequestStatus)
+    assert arrows == 48
+    text = Path(ROOT, "solutions/00-orientation/WALKTHROUGH.md").read_text(encoding="utf-8")
+    assert "The cost: 48 entries" in text
+
+
+@pytest.mark.parametrize(
+    "phase, file",
+    [
+        ("00", "vllm/v1/request.py"),
+        ("01", "vllm/v1/worker/gpu_model_runner.py"),
+        ("03", "vllm/v1/core/sched/scheduler.py"),
+        ("05", "vllm/v1/worker/gpu_model_runner.py"),
+    ],
+)
+@pytest.mark.upstream
+@pytest.mark.skipif(not (ROOT / UPSTREAM).is_dir(), reason="upstream's source: make upstream")
+def test_lines_of_upstreams_files(phase: str, file: str) -> None:
+    lines = (ROOT / UPSTREAM / file).read_text(encoding="utf-8").count("\n")
+    assert f"{lines:,} lines" in deep_dive(phase)
 
 
 def test_02_a_hit_on_a_free_block_costs_a_free_block() -> None:
