@@ -1,4 +1,4 @@
-"""Task 09.10: search what matters."""
+"""Task 09.10: AWQ: search the scale of each channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.11: let the rest make up for it."""
+"""Task 09.11: GPTQ: correct the columns that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.13: 4-bit weights, unpacked on the way into a product."""
+"""Task 09.13: kernel: 4-bit weights, unpacked while they are multiplied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.14: int8 pages, written and attended to. Slots that nobody may see are watched."""
+"""Task 09.14: kernels: store and read an int8 KV cache. Slots that nobody may see are watched."""
 
 from __future__ import annotations
 

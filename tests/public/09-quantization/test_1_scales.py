@@ -1,4 +1,4 @@
-"""Task 09.1: a scale for each group."""
+"""Task 09.1: choose a scale and a zero point for each group."""
 
 from __future__ import annotations
 

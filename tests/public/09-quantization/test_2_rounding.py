@@ -1,4 +1,4 @@
-"""Task 09.2: round, and read back."""
+"""Task 09.2: quantize and dequantize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.3: eight numbers in a word."""
+"""Task 09.3: pack eight 4-bit numbers into an int32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.4: two formats with a twist."""
+"""Task 09.4: unpack the layouts of AWQ and GPTQ."""
 
 from __future__ import annotations
 

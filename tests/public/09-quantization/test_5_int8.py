@@ -1,4 +1,4 @@
-"""Task 09.5: activations, token by token."""
+"""Task 09.5: quantize activations, one scale for each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.6: eight bits that float."""
+"""Task 09.6: quantize to fp8 in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 09.7: a KV cache of bytes."""
+"""Task 09.7: quantize keys and values to int8."""
 
 from __future__ import annotations
 

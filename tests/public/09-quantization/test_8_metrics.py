@@ -1,4 +1,4 @@
-"""Task 09.8: how far from the original."""
+"""Task 09.8: compare with the original: KL, top-1, perplexity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 10.10: fill before you wait."""
+"""Task 10.10: fill the pipeline before waiting for a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 10.11: flags instead of a lock."""
+"""Task 10.11: a ring buffer with flags instead of a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 10.12: which engine gets it."""
+"""Task 10.12: which engine gets a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 10.1: a sum that goes around a ring."""
+"""Task 10.1: ring all-reduce."""
 
 from __future__ import annotations
 

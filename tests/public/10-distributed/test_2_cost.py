@@ -1,4 +1,4 @@
-"""Task 10.2: what a message costs."""
+"""Task 10.2: how long an all-reduce takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 10.3: rows for everybody."""
+"""Task 10.3: column-parallel: which rows of the weight a rank keeps."""
 
 from __future__ import annotations
 

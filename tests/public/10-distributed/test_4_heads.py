@@ -1,4 +1,4 @@
-"""Task 10.4: who needs which keys."""
+"""Task 10.4: which query, key and value heads a rank keeps."""
 
 from __future__ import annotations
 

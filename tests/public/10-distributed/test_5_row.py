@@ -1,4 +1,4 @@
-"""Task 10.5: columns, and a sum."""
+"""Task 10.5: row-parallel: columns of the weight, and a sum."""
 
 from __future__ import annotations
 

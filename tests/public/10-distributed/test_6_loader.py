@@ -1,4 +1,4 @@
-"""Task 10.6: only your slice of the file."""
+"""Task 10.6: load a rank's slice of the checkpoint."""
 
 from __future__ import annotations
 

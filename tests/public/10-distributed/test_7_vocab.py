@@ -1,4 +1,4 @@
-"""Task 10.7: a divided vocabulary."""
+"""Task 10.7: divide the vocabulary among ranks."""
 
 from __future__ import annotations
 

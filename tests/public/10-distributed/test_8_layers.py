@@ -1,4 +1,4 @@
-"""Task 10.8: which layers."""
+"""Task 10.8: which layers a stage holds."""
 
 from __future__ import annotations
 

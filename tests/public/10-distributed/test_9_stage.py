@@ -1,4 +1,4 @@
-"""Task 10.9: from stage to stage."""
+"""Task 10.9: what a stage receives and hands on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 11.2: pairs, and where the base keeps their projection."""
+"""Task 11.2: pair A with B, and find their projection in the base."""
 
 from __future__ import annotations
 

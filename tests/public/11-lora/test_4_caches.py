@@ -1,4 +1,4 @@
-"""Task 11.4: who stays in memory, and who has a slot."""
+"""Task 11.4: which adapters stay in memory, and which have a slot."""
 
 from __future__ import annotations
 

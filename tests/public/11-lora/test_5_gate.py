@@ -1,4 +1,4 @@
-"""Task 11.5: the gate."""
+"""Task 11.5: the gate: admit a request if its adapter can have a slot."""
 
 from __future__ import annotations
 

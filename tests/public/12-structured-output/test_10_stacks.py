@@ -1,4 +1,4 @@
-"""Task 12.10: calls and returns, all at once."""
+"""Task 12.10: a pushdown automaton: all calls and returns at once."""
 
 from __future__ import annotations
 

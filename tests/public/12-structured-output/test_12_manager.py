@@ -1,4 +1,4 @@
-"""Task 12.12: waiting without standing still, and masks for guesses."""
+"""Task 12.12: wait for a compiled grammar; masks for drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 12.13: whose mask is whose."""
+"""Task 12.13: which row of the batch gets which mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 12.1: characters become runs of bytes."""
+"""Task 12.1: ranges of characters as ranges of UTF-8 bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 12.2: a small machine for each part of a pattern."""
+"""Task 12.2: from a pattern to an NFA."""
 
 from __future__ import annotations
 

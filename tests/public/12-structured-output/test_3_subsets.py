@@ -1,4 +1,4 @@
-"""Task 12.3: one state for every set of states."""
+"""Task 12.3: from the NFA to a DFA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 12.4: no state without a way out, and no two that mean the same."""
+"""Task 12.4: minimise the DFA."""
 
 from __future__ import annotations
 

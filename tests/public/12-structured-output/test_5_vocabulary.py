@@ -1,4 +1,4 @@
-"""Task 12.5: which bytes each token stands for."""
+"""Task 12.5: the bytes of a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 12.6: from states over bytes to states over tokens, a row when it is needed."""
+"""Task 12.6: which tokens each state allows."""
 
 from __future__ import annotations
 

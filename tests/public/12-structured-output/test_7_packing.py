@@ -1,4 +1,4 @@
-"""Task 12.7: 32 tokens in one number."""
+"""Task 12.7: pack the mask: 32 tokens in an int32."""
 
 from __future__ import annotations
 

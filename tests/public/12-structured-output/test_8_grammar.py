@@ -1,4 +1,4 @@
-"""Task 12.8: where one request stands."""
+"""Task 12.8: the grammar's state for one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 12.9: numbers between two limits, and objects whose parts may be missing."""
+"""Task 12.9: numbers with limits, and objects with optional keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.10: a file that nobody believes."""
+"""Task 15.10: check a stored block before it is used."""
 
 from __future__ import annotations
 

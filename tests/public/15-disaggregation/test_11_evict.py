@@ -1,4 +1,4 @@
-"""Task 15.11: a store that stays small."""
+"""Task 15.11: keep the store below its size."""
 
 from __future__ import annotations
 

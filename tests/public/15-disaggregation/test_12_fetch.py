@@ -1,4 +1,4 @@
-"""Task 15.12: fetch, or give up."""
+"""Task 15.12: fetch blocks from a peer, with a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.13: held, for whom, how long."""
+"""Task 15.13: leases: how long blocks are held for a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.14: where should it go."""
+"""Task 15.14: route by cached prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.1: when carrying beats computing."""
+"""Task 15.1: from how many tokens on loading beats computing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.2: who goes first."""
+"""Task 15.2: evict from the tier: least recently used first."""
 
 from __future__ import annotations
 

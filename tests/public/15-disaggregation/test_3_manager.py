@@ -1,4 +1,4 @@
-"""Task 15.3: blocks in between."""
+"""Task 15.3: blocks that are being stored."""
 
 from __future__ import annotations
 

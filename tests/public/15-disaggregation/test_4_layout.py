@@ -1,4 +1,4 @@
-"""Task 15.4: one piece a block."""
+"""Task 15.4: gather and scatter the pieces of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.5: what the host can bring."""
+"""Task 15.5: how many tokens the host can bring."""
 
 from __future__ import annotations
 

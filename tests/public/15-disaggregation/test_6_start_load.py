@@ -1,4 +1,4 @@
-"""Task 15.6: blocks for what is to come."""
+"""Task 15.6: take blocks, and start a load."""
 
 from __future__ import annotations
 

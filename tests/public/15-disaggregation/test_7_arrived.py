@@ -1,4 +1,4 @@
-"""Task 15.7: it has arrived."""
+"""Task 15.7: take in what has arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 15.9: what did not arrive."""
+"""Task 15.9: rewind requests whose KV did not arrive."""
 
 from __future__ import annotations
 
