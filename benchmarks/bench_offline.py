@@ -462,7 +462,7 @@ def save(path: Path, name: str, figures: dict[str, Any], rates: dict[str, float]
     os.replace(temporary, path)
 
 
-# ---------------------------------------------------------------- what README shows
+# ---------------------------------------------------------------- what docs/speed.md shows
 NAMES = {
     "tiny16": "tiny, bfloat16, 16 × (128 in, 64 out)",
     "tiny256": "tiny, bfloat16, 256 × (64 in, 64 out)",
@@ -498,7 +498,7 @@ def describe(machines: Sequence[dict[str, Any]], file: str) -> str:
 
     speed = f"reads {within('read_bytes_per_s')} GB/s, multiplies at "
     speed += f"{within('product_flops_per_s')} GFLOP/s"
-    where = f"[{file}](benchmarks/results/{file})"
+    where = f"[{file}](../benchmarks/results/{file})"
     what = f"{last['cores']} cores, {last['cpu']}"
     return f"**{what}** ({', '.join(last['features'])}; {speed}; {where}):"
 

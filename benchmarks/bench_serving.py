@@ -392,7 +392,7 @@ def report(folder: Path = Path(__file__).parent / "results") -> str:
 
 def describe(name: str, machine: Mapping[str, Any], file: str) -> str:
     features = ", ".join(machine["features"])
-    where = f"[{file}](benchmarks/results/{file})"
+    where = f"[{file}](../benchmarks/results/{file})"
     return f"**{name}, {machine['cores']} cores, {machine['cpu']}** ({features}; {where}):"
 
 

@@ -2,7 +2,7 @@
 
     tour       docs/tour.md: a newcomer's session, with the real screens
     pictures   docs/pictures: reader, book and inspector; needs Chromium
-    figures    numbers and drawings: the chapters' figures, README's phases and speeds, the names
+    figures    numbers and drawings: the chapters' figures, README's phases, docs/speed.md, the names
                of docs/api.md, the contests of docs/arena.md, and in docs/instructors.md what
                grading was measured to cost and to catch
 
@@ -49,8 +49,8 @@ def quick_pages() -> dict[Path, dict[str, str]]:
     saved = json.loads(bench_grading.SAVED.read_text(encoding="utf-8"))
     instructors = {"grading": bench_grading.report(saved), "quality": survey.table(ROOT)}
     return {
-        ROOT / "README.md": {
-            "phases": phases_table(Course(ROOT)),
+        ROOT / "README.md": {"phases": phases_table(Course(ROOT))},
+        ROOT / "docs" / "speed.md": {
             "offline": bench_offline.report(),
             "serving": bench_serving.report(),
         },

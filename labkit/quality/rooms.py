@@ -20,6 +20,7 @@ import typer
 
 from labkit.course.console import polite
 from labkit.course.root import ROOT
+from labkit.quality import route
 
 PACKAGES = ("labkit", "mini_vllm")
 Graph = dict[str, set[str]]
@@ -176,8 +177,12 @@ def show(houses: list[House], all_floors: bool) -> None:
 def main(
     commit: str = typer.Option("", "--at", help="a commit; default: the files as they are now"),
     all_floors: bool = typer.Option(False, "--floors", help="name the rooms on each floor"),
+    the_route: bool = typer.Option(False, "--route", help="run a request; count what it passes"),
 ) -> None:
     """Count floors, arrows between rooms and import circles; exit code 1 if there is a circle."""
+    if the_route:
+        print(route.show(route.of_one_request()))
+        raise typer.Exit(0)
     with tempfile.TemporaryDirectory() as folder:
         houses = look(at(commit, Path(folder)) if commit else ROOT)
     show(houses, all_floors)

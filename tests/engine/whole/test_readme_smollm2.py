@@ -1,4 +1,4 @@
-"""What the README shows of SmolLM2: its program and its conversation, run again."""
+"""What README and docs/models.md show of SmolLM2: its conversation and its program, run again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from mini_vllm import hub
 from mini_vllm.entrypoints.cli import main
 from tests.engine.entrypoints.server import running
 
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODELS = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +28,7 @@ def file() -> Path:
 
 @pytest.mark.slow
 def test_the_program_prints_what_its_comments_say() -> None:
-    [program] = re.findall(r"```python\n(import json\n.*?)```", README, re.DOTALL)
+    [program] = re.findall(r"```python\n(import json\n.*?)```", MODELS, re.DOTALL)
     shown = re.findall(r"print\(.*?\) +# (.+)", program)
     with running(model="smollm2") as server, contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(program.replace("http://127.0.0.1:8000", server.url), {})
