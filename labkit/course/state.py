@@ -2,7 +2,9 @@
 ignores.
 
 {"hints": {"03.2": 2}, "phases": {"03-scheduler": {"passed": ["03.1"], "judged": {"03.1": "a1b…"},
+"failed": {"03.2": {"test": "test_03_2_budget", "title": "…", "lines": ["…"]}},
 "public": [6, 7], "notebook": [0, 5], "when": "…"}},
+ "test_hints": {"03.2": {"seen": ["test_03_2_budget"]}},
  "predictions": {"P03.1": {"guess": 7, "actual": 9}}}
 """
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -87,8 +88,8 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         screen.show_problem(out, problem)
         show_notices(out, phase)
         return False
-    verdicts = Verdicts(phase, mapping) if mapping and not only else None
-    kept = verdicts.unchanged() if verdicts and not every else None
+    verdicts = Verdicts(phase, mapping) if mapping else None
+    kept = verdicts.unchanged() if verdicts and not every and not only else None
     result = public.judge(phase, mapping, task=only, kept=kept)
     if result.broken:
         screen.show_problem(out, diagnose.import_problem(phase, result.broken))
@@ -140,28 +141,50 @@ def remember(
     mutant: mistakes.Mutant | None = None,
     wrong: Sequence[Exercise] = (),
 ) -> None:
-    """Store what `progress`, `hint` and `diff` ask for."""
-    earlier = State(phase.root).passed(phase.slug)
+    """Store what `progress`, `hint` and `diff` ask for. Tasks that were not judged, as where one
+    was judged alone, stay as they were."""
+    state = State(phase.root)
+    earlier: dict[str, Any] = state.get("phases", phase.slug) or {}
+    judged = [task for task in phase.exercises if not _not_judged(result, task)]
+    names = {task.id for task in judged}
+    had = state.standing(phase) if result.alone else state.passed(phase.slug)
+    passed = [
+        task.id
+        for task in phase.exercises
+        if (result.task_passed(task) if task.id in names else task.id in had)
+    ]
     root = root_of(result, wrong)
-    record = {
-        "passed": [
-            task.id
-            for task in phase.exercises
-            if result.task_passed(task) or (task.id in earlier and _not_judged(result, task))
-        ],
-        "judged": {
-            task.id: fingerprint(phase, task)
-            for task in phase.exercises
-            if not _not_judged(result, task)
-        },
+    counts = {task.id: _count(result, task) for task in judged}
+    about: dict[str, dict[str, Any]] = {
+        "judged": {task.id: fingerprint(phase, task) for task in judged},
         "failing": failing_functions(result, mutant),
+        "failed": {task.id: hints.failure(result.of_task(task)) for task in wrong},
+        "counts": counts,
+    }
+    kept = {
+        name: {task: row for task, row in earlier.get(name, {}).items() if task not in names}
+        for name in about
+    }
+    record = {name: kept[name] | rows for name, rows in about.items()} | {
+        "passed": passed,
         "begin": {task.id: root.id for task in phase.exercises} if root else {},
         "public": list(result.public),
         "notebook": list(result.answers),
         "green": result.green,
         "when": datetime.now().isoformat(timespec="seconds"),
     }
-    State(phase.root).put("phases", phase.slug, record)
+    if result.alone:
+        done, total = record["notebook"] = earlier.get("notebook", [0, bool(phase.notebook)])
+        known = record["counts"].values() if len(record["counts"]) == len(phase.exercises) else ()
+        record["public"] = [sum(each) for each in zip(*known, strict=True)] or ["-", "-"]
+        record["green"] = len(passed) == len(phase.exercises) and done == total
+    state.put("phases", phase.slug, record)
+
+
+def _count(result: public.PhaseResult, task: Exercise) -> list[int]:
+    """Tests of a task: passed, and all of them."""
+    tests = result.of_task(task)
+    return [sum(test.passed for test in tests), len(tests)]
 
 
 def wrong_tasks(
@@ -189,9 +212,10 @@ def failing_functions(
 
 
 def _not_judged(result: public.PhaseResult, task: Exercise) -> bool:
-    """Whether an endless loop elsewhere kept the task from being judged: it keeps its points."""
+    """Whether another task was judged alone, or an endless loop elsewhere kept this one from being
+    judged: it keeps its points."""
     outcomes = {test.outcome for test in result.of_task(task)}
-    return "not run" in outcomes and outcomes <= {"not run", "passed"}
+    return not outcomes or ("not run" in outcomes and outcomes <= {"not run", "passed"})
 
 
 def next_step(
@@ -294,13 +318,16 @@ def hint(
     task: str = TASK,
     function: str = typer.Option("", help="of a task with several functions: this one"),
 ) -> None:
-    """Show the next hint of a task: concept, invariant, where, nearly the code."""
+    """Show the next hint of a task: of the test that failed, then concept, invariant, where, nearly
+    the code."""
     phase, task = task_in(phase, task)
     chosen = ready_phase(phase)
     exercise, state, out = current_task(chosen, task), State(chosen.root), Screen()
-    shown = min(int(state.get("hints", exercise.id, 0)) + 1, len(HINT_LEVELS))
+    shown = int(state.get("hints", exercise.id, 0))
     at, left = function_at(chosen, exercise, function), list[str]()
     out.line(f"{exercise.id} {exercise.title}", "bold")
+    if not show_test_hint(out, state, chosen, exercise):
+        shown = min(shown + 1, len(HINT_LEVELS))
     for level in range(shown):
         style = "" if level == shown - 1 else "dim"
         text, left = hints.about(exercise.hints[level], exercise.functions, at)
@@ -314,6 +341,25 @@ def hint(
         again = f"that was the last; {command(chosen, 'diff')} compares with the solution"
     out.line(f"edit {where_to_edit(chosen, exercise, at)}; {again}", "dim")
     state.put("hints", exercise.id, shown)
+
+
+def show_test_hint(out: Screen, state: State, phase: Phase, exercise: Exercise) -> bool:
+    """The test that failed in the last run, with its smallest input, and its own hint if it has
+    one. Whether that hint is shown for the first time."""
+    failed = (state.get("phases", phase.slug) or {}).get("failed", {}).get(exercise.id)
+    if not failed:
+        return False
+    out.line(f"✗ {failed['title']}", "red")
+    for line in failed["lines"]:
+        out.line(line, "dim", 4)
+    text = exercise.test_hints.get(failed["test"])
+    seen = (state.get("test_hints", exercise.id) or {}).get("seen", [])
+    is_new = bool(text) and failed["test"] not in seen
+    if text:
+        out.line(f"of this test: {text}", "" if is_new else "dim")
+    if is_new:
+        state.put("test_hints", exercise.id, {"seen": [*seen, failed["test"]]})
+    return is_new
 
 
 def function_at(phase: Phase, exercise: Exercise, name: str = "") -> str:

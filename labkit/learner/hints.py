@@ -1,4 +1,4 @@
-"""Hints of a task with several functions: what is about the one that the learner is at.
+"""Hints: which come first, and what of them is about the function that the learner is at.
 
 The hints in `hints.toml` name a function where they speak of it: "touch: if ref_cnt == 0, …". What
 has no name in front is about the whole task.
@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from labkit.inside.alarm import shorten
+from labkit.judge.public import Test
+
+MOST_LINES = 8
+MOST_CHARACTERS = 160
 BEGINNING = re.compile(r"(?:^|(?<=[.;] ))(?=`?[A-Za-z_][\w ]{1,30}`?: )")
 NAME = re.compile(r"`?([A-Za-z_][\w ]{1,30})`?: ")
 
@@ -47,3 +53,29 @@ def about(hint: str, functions: Sequence[str], function: str) -> tuple[str, list
     if not plain or not others:
         return hint, []
     return "".join(text for name, text in cut if name not in others).strip(), others
+
+
+def failure(tests: Sequence[Test]) -> dict[str, Any]:
+    """What `hint` shows of a task's first failing test: its name without parameters, its title, and
+    the smallest input with which it fails."""
+    failed = [test for test in tests if test.outcome in ("failed", "hang")]
+    name = failed[0].name.partition("[")[0]
+    cases = [shown_input(test) for test in failed if test.name.partition("[")[0] == name]
+    smallest = min(cases, key=lambda lines: len("".join(lines)))
+    return {"test": name, "title": failed[0].title, "lines": smallest}
+
+
+def shown_input(test: Test) -> list[str]:
+    """Where a test differs first, the state before, yours and what was expected; where nothing was
+    compared, what was said."""
+    detail = test.detail
+    if "at" in detail:
+        pairs = {**detail["state"], "yours": detail["yours"], "expected": detail["expected"]}
+        width = max(map(len, pairs))
+        lines = [detail["at"], *(f"{name:<{width}}  {value}" for name, value in pairs.items())]
+    elif test.outcome == "hang":
+        lines = ["it did not end"]
+    else:
+        said = str(detail.get("message", "")).strip().splitlines()
+        lines = [": ".join(filter(None, (str(detail.get("error", "")), *said[:1]))), *said[1:]]
+    return [shorten(line, MOST_CHARACTERS) for line in lines[:MOST_LINES] if line.strip()]

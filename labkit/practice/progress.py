@@ -26,7 +26,10 @@ def progress() -> None:
         earned, total = earned + mine, total + points
         bar = "█" * round(10 * mine / points) + "░" * (10 - round(10 * mine / points))
         answers, questions = record.get("notebook", ["-", "-"])
-        hints = sum(state.get("hints", e.id, 0) for e in phase.exercises)
+        hints = sum(
+            state.get("hints", e.id, 0) + len((state.get("test_hints", e.id) or {}).get("seen", []))
+            for e in phase.exercises
+        )
         green = bool(record.get("green")) and len(passed) == len(phase.exercises)
         mark = "✓" if green else " "
         practised = mastery(phase, state).words()

@@ -20,6 +20,7 @@ from labkit.course.state import State, fingerprint
 from labkit.inside import child
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
+from labkit.learner import hints
 from labkit.learner.screen import _short_message
 from labkit.practice.progress import progress
 from labkit.quality import mutants
@@ -641,6 +642,59 @@ def test_hints_go_from_concept_to_code_and_are_remembered(
     screen(toy)
     loop.hint("00", "", "")
     says(capsys.readouterr().out, "00.2 Leave in order")
+
+
+def test_the_first_hint_is_of_the_test_that_failed(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(toy, "clamp", "return max(min(wanted, budget), 0)")  # forgets the limit
+    screen(toy)
+    loop.hint("00", "", "")
+    text = capsys.readouterr().out
+    says(text, "✗ The limit bounds what fits.", "10 wanted, limit 4", "yours     8", "expected  4")
+    says(text, "of this test: Two numbers bound it")
+    assert "1 of 4" not in text
+    loop.hint("00", "", "")
+    says(capsys.readouterr().out, "of this test: Two numbers", "1 of 4, concept: Two bounds.")
+    rewrite(toy, "clamp", "return max(min(wanted, limit), 0)")  # this test has no hint of its own
+    screen(toy)
+    loop.hint("00", "", "")
+    text = capsys.readouterr().out
+    says(text, "✗ The budget bounds what fits.", "limit     8", "2 of 4, invariant")
+    assert "of this test" not in text
+
+
+def test_of_a_test_with_parameters_the_smallest_input_is_shown() -> None:
+    def case(name: str, words: str) -> public.Test:
+        detail = {"at": "n", "state": {"pattern": words}, "yours": "True", "expected": "False"}
+        return public.Test(name, name, "A word", "12.3", "failed", detail=detail)
+
+    tests = [case("test_12_3_a[long]", "(a*)*" * 9), case("test_12_3_a[short]", "a?")]
+    shown = hints.failure([*tests, case("test_12_3_b", "")])
+    assert (shown["test"], shown["lines"][1]) == ("test_12_3_a", "pattern   a?")
+
+
+def test_a_task_judged_alone_is_remembered(toy: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    def judge(task: str) -> None:
+        with redirect_stdout(io.StringIO()):
+            loop.judge_and_show(toy.phase("0"), task=task)
+
+    phase = toy.phase("0")
+    solve(toy, "clamp")
+    judge("1")
+    assert State(toy.root).standing(phase) == {"00.1"}
+    rewrite(toy, "clamp", "return max(min(wanted, budget), 0)")
+    judge("1")
+    assert State(toy.root).standing(phase) == set()
+    loop.hint("00", "", "")
+    says(capsys.readouterr().out, "✗ The limit bounds what fits.")
+    solve(toy)
+    judge("1")
+    judge("2")
+    record = State(toy.root).get("phases", phase.slug)
+    assert (State(toy.root).standing(phase), record["failed"]) == ({"00.1", "00.2"}, {})
+    assert record["public"][0] == record["public"][1] > 0
+    assert not record["green"]  # nobody has looked at the notebook
 
 
 def test_diff_asks_before_it_shows_what_is_not_green(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from labkit.course.manifest import Course
+from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
 from labkit.learner.hints import about, parts
 
@@ -47,3 +49,14 @@ def test_nothing_of_a_hint_is_lost(phase: object) -> None:
             shown = [about(hint, task.functions, name)[0] for name in task.functions]
             for _, text in parts(hint, task.functions):
                 assert any(text.strip() in each for each in shown), (task.id, text)
+
+
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
+def test_a_hint_of_a_test_names_a_real_one(phase: Phase) -> None:
+    """Each phase has some, and a row whose test was renamed is found."""
+    texts = [file.read_text("utf-8") for file in phase.public_tests.glob("test_*.py")]
+    known = {
+        name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.M)
+    }
+    rows = [name for task in phase.exercises for name in task.test_hints]
+    assert set(rows) <= known
