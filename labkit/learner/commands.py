@@ -165,7 +165,7 @@ def remember(
         name: {task: row for task, row in earlier.get(name, {}).items() if task not in names}
         for name in about
     }
-    record = {name: kept[name] | rows for name, rows in about.items()} | {
+    record: dict[str, Any] = {name: kept[name] | rows for name, rows in about.items()} | {
         "passed": passed,
         "begin": {task.id: root.id for task in phase.exercises} if root else {},
         "public": list(result.public),

@@ -53,10 +53,11 @@ def test_nothing_of_a_hint_is_lost(phase: object) -> None:
 
 @pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_a_hint_of_a_test_names_a_real_one(phase: Phase) -> None:
-    """Each phase has some, and a row whose test was renamed is found."""
+    """Each task has some, and a row whose test was renamed is found."""
     texts = [file.read_text("utf-8") for file in phase.public_tests.glob("test_*.py")]
     known = {
         name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.M)
     }
     rows = [name for task in phase.exercises for name in task.test_hints]
     assert set(rows) <= known
+    assert all(task.test_hints for task in phase.exercises)
