@@ -158,7 +158,7 @@ def remember(
     about: dict[str, dict[str, Any]] = {
         "judged": {task.id: fingerprint(phase, task) for task in judged},
         "failing": failing_functions(result, mutant),
-        "failed": {task.id: hints.failure(result.of_task(task)) for task in wrong},
+        "failed": {task.id: hints.failure(result.of_task(task), task.test_hints) for task in wrong},
         "counts": counts,
     }
     kept = {

@@ -7,7 +7,7 @@ has no name in front is about the whole task.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from labkit.inside.alarm import shorten
@@ -55,14 +55,23 @@ def about(hint: str, functions: Sequence[str], function: str) -> tuple[str, list
     return "".join(text for name, text in cut if name not in others).strip(), others
 
 
-def failure(tests: Sequence[Test]) -> dict[str, Any]:
-    """What `hint` shows of a task's first failing test: its name without parameters, its title, and
-    the smallest input with which it fails."""
+def failure(tests: Sequence[Test], known: Collection[str] = ()) -> dict[str, Any]:
+    """What `hint` shows of a task's failing tests: of the first that has a hint of its own, else of
+    the first, its name without parameters, its title, and the smallest input with which it fails.
+
+    Args:
+        known: tests that have a hint.
+    """
     failed = [test for test in tests if test.outcome in ("failed", "hang")]
-    name = failed[0].name.partition("[")[0]
-    cases = [shown_input(test) for test in failed if test.name.partition("[")[0] == name]
+    first = next((test for test in failed if _function(test) in known), failed[0])
+    cases = [shown_input(test) for test in failed if _function(test) == _function(first)]
     smallest = min(cases, key=lambda lines: len("".join(lines)))
-    return {"test": name, "title": failed[0].title, "lines": smallest}
+    return {"test": _function(first), "title": first.title, "lines": smallest}
+
+
+def _function(test: Test) -> str:
+    """Its name without parameters."""
+    return test.name.partition("[")[0]
 
 
 def shown_input(test: Test) -> list[str]:
