@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import runpy
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -438,6 +439,5 @@ class EchoRequestId:
 
 
 if __name__ == "__main__":  # the older way to say `mini-vllm serve`, which many guides show
-    from mini_vllm.entrypoints.cli import main
-
-    raise SystemExit(main(["serve", *sys.argv[1:]]))
+    sys.argv.insert(1, "serve")
+    runpy.run_module("mini_vllm", run_name="__main__")  # importing it here would be a circle

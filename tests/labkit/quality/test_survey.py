@@ -182,17 +182,25 @@ def test_three_other_solutions_differ_in_most_functions(number: str) -> None:
     assert different >= 0.8 * len(seen), [hole for hole, b in seen.items() if len(b) < 4]
 
 
+ALWAYS = ("00", "03", "06", "10", "14")
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize(
     ("phase", "name"),
     [
-        pytest.param(phase, name, id=f"{phase.number}{name}", marks=[pytest.mark.slow] * (i > 0))
+        pytest.param(
+            phase,
+            name,
+            id=f"{phase.number}{name}",
+            marks=[pytest.mark.slow] * (i > 0 or phase.number not in ALWAYS),
+        )
         for phase in COURSE.ready
         for i, name in enumerate(alternatives.names(phase))
     ],
 )
 def test_public_tests_accept_other_solutions(phase: Phase, name: str, tmp_path: Path) -> None:
-    """The first of each phase always, all in `make test-full`. Hidden suites: `make
+    """The first of some phases always, all in `make test-full`. Hidden suites: `make
     suite-quality`."""
     mapping = {}
     for module, text in alternatives.build(phase, name).items():
@@ -378,8 +386,8 @@ def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
 def test_a_few_changes_are_noticed(phase: Phase) -> None:
     """All of them: `suite-quality --only changes --sample 0`."""
     with warm.children():
-        line = quality.row_of_changes(phase, 2, 1, 1)
-    assert line.good == line.total == 2, line.wrong
+        line = quality.row_of_changes(phase, 1, 1, 1)
+    assert line.good == line.total == 1, line.wrong
 
 
 def test_the_handbook_shows_the_record(copy: Phase) -> None:
