@@ -74,7 +74,7 @@ def kinds(phase: str) -> dict[str, Maker]:
     return dict(module.KINDS)
 
 
-def draw(kind: str, seed: int) -> Question:
+def draw(kind: str, seed: int | str) -> Question:
     """The question of a kind ("03/tokens-of-a-step") that a seed gives, the same every time.
 
     Raises:

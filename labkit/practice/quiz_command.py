@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +21,10 @@ from labkit.course.state import State
 from labkit.practice.question import PHASES, Question, draw, kinds
 
 TABLE = "quiz"
-"""In `.labkit/state.json`: kind -> {"asked": n, "right": n, "card": FSRS's JSON}."""
+"""In `.labkit/state.json`: kind -> {"asked": n, "right": n, "skipped": n, "card": FSRS's JSON}.
+What was skipped is not among those asked."""
+TRIES = 50
+"""Draws until a question of a kind is one that this round has not asked yet."""
 COUNT = typer.Option(5, "--count", min=1, max=50, help="how many questions")
 SEED = typer.Option(None, "--seed", help="draw these questions again; default: fresh ones")
 
@@ -69,33 +73,48 @@ def ask_all(out: Screen, names: list[str], seed: int | None) -> None:
     """Ask one question of each kind, and remember how it went; `q` or the end of input ends."""
     first = secrets.randbelow(10**9) if seed is None else seed
     out.line("Answer with a number or a choice; Enter skips, q ends.", "dim")
-    right = asked = 0
-    for number, kind in enumerate(names, 1):
-        question = draw(kind, first + number)
+    counts = dict.fromkeys(("right", "wrong", "skipped"), 0)
+    for number, (kind, question) in enumerate(drawn(names, first), 1):
         out.line()
         out.line(f"{number}/{len(names)}  {question.text}")
         for index, choice in enumerate(question.choices, 1):
             out.line(f"{index} {choice}", indent=6)
-        good = answer(out, question)
-        if good is None:
+        said = answer(out, question)
+        if not said:
             break
-        asked, right = asked + 1, right + good
-        remember(kind, good)
-    if asked:
+        counts[said] += 1
+        remember(kind, said)
+    if sum(counts.values()):
         out.line()
-        out.line(f"{right} of {asked} right. make review brings the others back.", "bold")
+        skips = f", {counts['skipped']} skipped" * bool(counts["skipped"])
+        asked = counts["right"] + counts["wrong"]
+        told = f"{counts['right']} of {asked} right{skips}. make review brings the others back."
+        out.line(told, "bold")
 
 
-def answer(out: Screen, question: Question) -> bool | None:
-    """Read answers until one can be judged; None if the learner has had enough."""
+def drawn(names: Sequence[str], seed: int) -> Iterator[tuple[str, Question]]:
+    """A question of each kind; none twice, neither in a round nor, but for chance, in that of
+    another seed."""
+    texts = set[str]()
+    for number, kind in enumerate(names):
+        draws = (draw(kind, f"{seed}/{number}/{n}") for n in range(TRIES))
+        question = next((q for q in draws if q.text not in texts), None)
+        question = question or draw(kind, f"{seed}/{number}")
+        texts.add(question.text)
+        yield kind, question
+
+
+def answer(out: Screen, question: Question) -> str:
+    """Read answers until one can be judged: "right", "wrong" or "skipped"; "" if the learner has
+    had enough."""
     while True:
         out.console.print("> ", end="")
         said = sys.stdin.readline()
         if not said or said.strip() == "q":
-            return None
+            return ""
         if not said.strip():
             out.line(f"… it is {shown(question)}. {question.why}", "yellow", 2)
-            return False
+            return "skipped"
         try:
             good = question.accepts(said)
         except ValueError as error:
@@ -105,7 +124,7 @@ def answer(out: Screen, question: Question) -> bool | None:
             out.line("✓ right", "green", 2)
         else:
             out.line(f"✗ it is {shown(question)}. {question.why}", "red", 2)
-        return good
+        return "right" if good else "wrong"
 
 
 def shown(question: Question) -> str:
@@ -113,17 +132,19 @@ def shown(question: Question) -> str:
     return f"{right:.4g}" if isinstance(right, float) else str(right)
 
 
-def remember(kind: str, good: bool) -> None:
-    """Count the answer, and let FSRS say when this kind comes back."""
+def remember(kind: str, said: str) -> None:
+    """Count the answer, "right", "wrong" or "skipped", and let FSRS say when this kind comes back:
+    a skipped one as soon as a wrong one."""
     from fsrs import Card, Rating, Scheduler
 
     state = State(course().root)
-    record = dict(state.get(TABLE, kind) or {"asked": 0, "right": 0})
+    record = {"asked": 0, "right": 0, "skipped": 0} | (state.get(TABLE, kind) or {})
     card = Card.from_json(record["card"]) if "card" in record else Card()
-    card, _ = Scheduler().review_card(card, Rating.Good if good else Rating.Again)
+    card, _ = Scheduler().review_card(card, Rating.Good if said == "right" else Rating.Again)
     record |= {
-        "asked": record["asked"] + 1,
-        "right": record["right"] + good,
+        "asked": record["asked"] + (said != "skipped"),
+        "right": record["right"] + (said == "right"),
+        "skipped": record["skipped"] + (said == "skipped"),
         "card": card.to_json(),
     }
     state.put(TABLE, kind, record)

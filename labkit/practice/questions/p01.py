@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from labkit.practice.question import Question
+
+
+def _through_the_model(loop: str, prompt: int, output: int) -> int:
+    """Tokens that one of the engine's two loops gives to the model, which is counted, not run."""
+    from unittest.mock import patch
+
+    import torch
+
+    from mini_vllm.engine import naive
+
+    lengths: list[int] = []
+
+    def count(model: Any, cache: Any, token_ids: list[int], start: int) -> torch.Tensor:
+        lengths.append(len(token_ids))
+        return torch.zeros(1)
+
+    with (
+        patch.object(naive, "next_token_logits", count),
+        patch.object(naive, "ContiguousKVCache", lambda model, length: None),
+    ):
+        getattr(naive, loop)(None, list(range(prompt)), output)
+    return sum(lengths)
 
 
 def naive_work(rng: Random) -> Question:
     prompt, output = rng.randint(4, 30), rng.randint(3, 12)
 
     def engine() -> int:
-        length, total = prompt, 0
-        for _ in range(output):
-            total += length
-            length += 1
-        return total
+        return _through_the_model("greedy_without_cache", prompt, output)
 
     return Question(
         f"A loop without a cache computes the whole text again for each token. A prompt of {prompt}"
@@ -72,4 +91,42 @@ def bound(rng: Random) -> Question:
     )
 
 
-KINDS = {"naive-work": naive_work, "cache-bytes": cache_bytes, "bound": bound}
+def cached_work(rng: Random) -> Question:
+    prompt, output = rng.randint(4, 300), rng.randint(3, 60)
+    return Question(
+        f"A loop with a KV cache, a prompt of {prompt} tokens, {output} new ones: how many tokens go"
+        " through the model in all?",
+        lambda: _through_the_model("greedy_with_cache", prompt, output),
+        lambda: prompt + output - 1,
+        "The prompt once, then each new token once; the last one is sampled and never computed.",
+    )
+
+
+def least_time(rng: Random) -> Question:
+    flops, moved = rng.choice((2, 20, 200, 2000)), rng.choice((1, 4, 16, 40))
+    machine = rng.choice(((100, 1.0), (400, 2.0), (1000, 4.0)))
+
+    def engine() -> float:
+        from mini_vllm.observability.roofline import Machine, StepCost, least_seconds
+
+        cost = StepCost(flops * 10**9, moved * 10**6)
+        return 1e6 * least_seconds(cost, Machine(machine[0] * 1e12, machine[1] * 1e12))
+
+    computes, moves = flops * 1e3 / machine[0], moved / machine[1]
+    return Question(
+        f"A step does {flops} GFLOP and moves {moved} MB, on a machine of {machine[0]} TFLOP/s and"
+        f" {machine[1]:g} TB/s. How many µs does it take at the least?",
+        engine,
+        lambda: max(computes, moves),
+        f"{computes:g} µs to compute, {moves:g} µs to move; both run at once, so the longer counts.",
+        tolerance=0.01,
+    )
+
+
+KINDS = {
+    "naive-work": naive_work,
+    "cache-bytes": cache_bytes,
+    "bound": bound,
+    "cached-work": cached_work,
+    "least-time": least_time,
+}

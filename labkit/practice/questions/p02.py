@@ -104,4 +104,58 @@ def waste(rng: Random) -> Question:
     )  # fmt: skip
 
 
-KINDS = {"block-ids": block_ids, "hits": hits, "waste": waste}
+def queue_order(rng: Random) -> Question:
+    gone, taken = rng.sample(range(3, 7), 2), rng.randint(1, 2)
+
+    def engine() -> str:
+        from mini_vllm.core.block_pool import FreeKVCacheBlockQueue, KVCacheBlock
+
+        blocks = [KVCacheBlock(number) for number in range(1, 8)]
+        queue = FreeKVCacheBlockQueue(blocks)
+        out = [queue.popleft() for _ in range(taken)]
+        for number in gone:
+            queue.remove(blocks[number - 1])
+        for block in (*out, *(blocks[number - 1] for number in gone)):
+            queue.append(block)
+        return " ".join(str(queue.popleft().block_id) for _ in range(7))
+
+    def by_hand() -> str:
+        rest = [number for number in range(taken + 1, 8) if number not in gone]
+        return " ".join(map(str, [*rest, *range(1, taken + 1), *gone]))
+
+    return Question(
+        f"The free queue holds blocks 1 to 7 in order. {taken} leave at the front, then blocks"
+        f" {gone[0]} and {gone[1]} leave from where they stand. All of them come back in the order in"
+        " which they left. In which order are the blocks given out now? (seven numbers)",
+        engine,
+        by_hand,
+        "What stayed keeps its order; what comes back goes to the end.",
+    )
+
+
+def new_blocks(rng: Random) -> Question:
+    size, first, more = rng.choice((4, 8, 16)), rng.randint(1, 40), rng.randint(1, 20)
+
+    def engine() -> int:
+        manager = _manager(size, 40)
+        request = _request(manager, "r", list(range(first + more)))
+        manager.allocate_slots(request, first)
+        request.num_computed_tokens = first
+        return len(manager.allocate_slots(request, more).blocks)
+
+    return Question(
+        f"Blocks of {size}. A request has slots for its {first} computed tokens, and {more} more are"
+        " to be computed. How many new blocks does it get?",
+        engine,
+        lambda: -(-(first + more) // size) - -(-first // size),
+        f"{-(-(first + more) // size)} blocks in all, of which it has {-(-first // size)}.",
+    )
+
+
+KINDS = {
+    "block-ids": block_ids,
+    "hits": hits,
+    "waste": waste,
+    "queue-order": queue_order,
+    "new-blocks": new_blocks,
+}

@@ -131,7 +131,7 @@ def recomputed(rng: Random) -> Question:
     return Question(
         f"Blocks of {size}, {blocks} usable, no prefix caching. r0 has a prompt of {prompts[0]} tokens"
         f" and r1 of {prompts[1]}; both arrive before step 0 and want 12 tokens each. In which step is"
-        " somebody preempted for the first time?",
+        " a request preempted for the first time?",
         engine,
         by_hand,
         f"After step n they have {prompts[0]} + n and {prompts[1]} + n tokens with slots. Count the"
@@ -139,8 +139,57 @@ def recomputed(rng: Random) -> Question:
     )
 
 
+def clamped(rng: Random) -> Question:
+    wanted, computed = rng.randint(1, 60), rng.randint(0, 90)
+    budget, threshold, longest = rng.choice((8, 16, 64)), rng.choice((0, 10, 24)), 96
+
+    def engine() -> int:
+        from types import SimpleNamespace
+
+        from mini_vllm.core.scheduler import Scheduler
+
+        config = SimpleNamespace(long_prefill_token_threshold=threshold)
+        scheduler: Any = SimpleNamespace(scheduler_config=config, max_model_len=longest)
+        return Scheduler._clamp_new_tokens(scheduler, wanted, computed, budget)
+
+    limits = [wanted, budget, longest - 1 - computed] + [threshold] * bool(threshold)
+    return Question(
+        f"max_model_len {longest}, long_prefill_token_threshold {threshold}, {budget} tokens of budget"
+        f" left. A running request has {computed} tokens computed and misses {wanted}. How many does it"
+        " compute in this step?",
+        engine,
+        lambda: max(min(limits), 0),
+        f"The least of {limits}, and never below 0. The last token of a full sequence is never"
+        " computed; a threshold of 0 is none.",
+    )
+
+
+def priority_order(rng: Random) -> Question:
+    requests = [(name, rng.randint(0, 2), rng.randint(1, 3)) for name in "abcd"]
+
+    def engine() -> str:
+        from mini_vllm.core.request_queue import PriorityRequestQueue
+        from mini_vllm.request import Request
+
+        queue = PriorityRequestQueue()
+        for name, priority, arrival in requests:
+            queue.add_request(Request(name, [1], priority=priority, arrival_time=float(arrival)))
+        return " ".join(queue.pop_request().request_id for _ in requests)
+
+    told = ", ".join(f"{name} ({p}, {a})" for name, p, a in requests)
+    return Question(
+        f"The priority policy. Requests with (priority, arrival): {told}. In which order are they"
+        " served?",
+        engine,
+        lambda: " ".join(sorted("abcd", key=lambda n: requests["abcd".index(n)][1:] + (n,))),
+        "The smaller priority number first, then the earlier arrival, then the name.",
+    )
+
+
 KINDS = {
     "tokens-of-a-step": tokens_of_a_step,
     "end-of-a-request": end_of_a_request,
     "first-preemption": recomputed,
+    "clamped": clamped,
+    "priority-order": priority_order,
 }

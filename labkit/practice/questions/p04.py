@@ -39,8 +39,15 @@ def rescale(rng: Random) -> Question:
     def engine() -> float:
         import torch
 
-        scores = torch.tensor([*first, *second], dtype=torch.float64)
-        return float((scores - scores.max()).exp().sum())
+        from mini_vllm.attention.reference import attend
+
+        keys = torch.zeros(4, 1, 4)
+        keys[:, 0, 0] = torch.tensor([*first, *second])
+        query = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
+        weights = attend(
+            query, keys, torch.eye(4)[:, None], torch.ones(1, 4, dtype=torch.bool), 1.0
+        )
+        return float(1 / weights.max())  # the largest weight is exp(0) over the sum
 
     def by_hand() -> float:
         largest = max(first)
@@ -82,4 +89,56 @@ def traffic(rng: Random) -> Question:
     )
 
 
-KINDS = {"slot": slot, "running-sum": rescale, "traffic": traffic}
+def visible(rng: Random) -> Question:
+    new, context = rng.randint(1, 5), rng.randint(5, 12)
+    window = rng.choice((None, 2, 3, 4))
+
+    def engine() -> int:
+        from mini_vllm.attention.reference import causal_mask
+
+        return int(causal_mask(new, context, window).sum())
+
+    def by_hand() -> int:
+        seen = [place + 1 for place in range(context - new, context)]
+        return sum(min(count, window or count) for count in seen)
+
+    told = f", a sliding window of {window}" if window else ""
+    return Question(
+        f"{new} new tokens are the last of a context of {context}{told}. How many pairs of a new"
+        " token and a key that it sees are there?",
+        engine,
+        by_hand,
+        "The token at position i sees i + 1 keys, itself among them, and no more than the window.",
+    )
+
+
+def shared_head(rng: Random) -> Question:
+    kv_heads, group = rng.choice((1, 2, 4)), rng.choice((2, 3, 4, 8))
+    head = rng.randrange(kv_heads * group)
+
+    def engine() -> int:
+        import torch
+
+        from mini_vllm.attention.reference import attend
+
+        numbers = torch.arange(float(kv_heads))[None, :, None]
+        query = torch.zeros(1, kv_heads * group, 1)
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        return int(attend(query, torch.zeros_like(numbers), numbers, mask, 1.0)[0, head, 0])
+
+    return Question(
+        f"{kv_heads * group} query heads share {kv_heads} KV heads. Which KV head does query head"
+        f" {head} read? (both from 0)",
+        engine,
+        lambda: head // group,
+        f"Groups of {group} neighbours: {head} // {group}.",
+    )
+
+
+KINDS = {
+    "slot": slot,
+    "running-sum": rescale,
+    "traffic": traffic,
+    "visible": visible,
+    "shared-head": shared_head,
+}

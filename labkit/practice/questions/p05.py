@@ -59,7 +59,7 @@ def condensed(rng: Random) -> Question:
         " the rows after condense(), in order?",
         engine,
         by_hand,
-        "Holes are filled from the front with rows from the end; nobody else moves.",
+        "Holes are filled from the front with rows from the end; no other row moves.",
     )
 
 
@@ -88,9 +88,51 @@ def sampled(rng: Random) -> Question:
         + ", ".join(map(str, rows)) + ". How many of them get a new token?",
         engine,
         lambda: sum(c + s >= p for p, c, s in rows),
-        "Who has computed all known tokens after the step is sampled; a chunk that ends inside the"
+        "A row that has computed all known tokens after the step is sampled; a chunk that ends inside the"
         " prompt is not.",
     )  # fmt: skip
 
 
-KINDS = {"positions": positions, "condensed": condensed, "sampled": sampled}
+def order(rng: Random) -> Question:
+    counts = [rng.choice((1, 1, rng.randint(2, 9))) for _ in range(5)]
+
+    def engine() -> str:
+        from mini_vllm.worker.input_batch import decodes_first
+
+        return " ".join(map(str, decodes_first(counts).tolist()))
+
+    return Question(
+        f"Requests 0 to 4 compute {counts} tokens in a step. In which order do they stand in the flat"
+        " batch?",
+        engine,
+        lambda: " ".join(map(str, sorted(range(5), key=lambda i: counts[i] > 1))),
+        "Those with one token first; among equals the scheduler's order stays.",
+    )
+
+
+def starts(rng: Random) -> Question:
+    counts = [rng.randint(1, 9) for _ in range(3)]
+
+    def engine() -> str:
+        import numpy as np
+
+        from mini_vllm.worker.input_batch import flatten_tokens
+
+        flat = flatten_tokens(np.array(counts, np.int32), np.zeros(3, np.int32))
+        return " ".join(map(str, flat.query_start_loc.tolist()))
+
+    return Question(
+        f"Three requests compute {counts} tokens. What is query_start_loc?",
+        engine,
+        lambda: " ".join(str(sum(counts[:i])) for i in range(4)),
+        "Where each request begins in the flat batch, and behind the last where the batch ends.",
+    )
+
+
+KINDS = {
+    "positions": positions,
+    "condensed": condensed,
+    "sampled": sampled,
+    "order": order,
+    "starts": starts,
+}

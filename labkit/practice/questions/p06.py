@@ -118,9 +118,60 @@ def entropy_of_temperature(rng: Random) -> Question:
     )
 
 
+def drawn(rng: Random) -> Question:
+    shares = _thousandths(rng)
+    rng.shuffle(shares)
+    number = rng.randrange(50, 1000, 100)
+    while number in accumulate(shares):  # see `nucleus`
+        number = rng.randrange(1, 1000)
+
+    def engine() -> int:
+        import torch
+
+        from mini_vllm.sample.sampler import sample_from_logits
+
+        logits = torch.log(torch.tensor([shares], dtype=torch.float64))
+        return int(sample_from_logits(logits, torch.tensor([number / 1000]))[0])
+
+    return Question(
+        f"Tokens 0 to 4 have the probabilities {[share / 1000 for share in shares]}. The random number"
+        f" is {number / 1000}. Which token is drawn?",
+        engine,
+        lambda: sum(total <= number for total in accumulate(shares)),
+        "The first whose running sum is above the number.",
+    )
+
+
+def held_back(rng: Random) -> Question:
+    stops = rng.sample(["###", "END", "stop here", "\\n\\n", "User:"], 2)
+    text = "so " + rng.choice(stops)[: rng.randint(1, 4)] + rng.choice(("", "", "x"))
+
+    def engine() -> int:
+        from mini_vllm.engine.detokenizer import possible_stop_length
+
+        return possible_stop_length(text, stops)
+
+    def by_hand() -> int:
+        ends = [
+            n for n in range(len(text) + 1) for s in stops if n < len(s) and text.endswith(s[:n])
+        ]
+        return max(ends)
+
+    return Question(
+        f"Stop strings {stops}; the text so far is {text!r}. How many of its characters must not be"
+        " shown yet?",
+        engine,
+        by_hand,
+        "As many as the end of the text has in common with the beginning of a stop string, but not"
+        " a whole one: that would have ended the request.",
+    )
+
+
 KINDS = {
     "top-p": nucleus,
     "min-p": min_p,
     "penalties": penalty,
     "temperature": entropy_of_temperature,
+    "drawn": drawn,
+    "held-back": held_back,
 }

@@ -1,4 +1,4 @@
-"""Questions of phase 07: padding, and what launches cost."""
+"""Questions of phase 07: graphs and their padding, and what fused kernels compute."""
 
 from __future__ import annotations
 
@@ -28,24 +28,93 @@ def bucket(rng: Random) -> Question:
     )
 
 
-def launches(rng: Random) -> Question:
-    kernels, micro = rng.choice((200, 300, 400)), rng.choice((3, 5, 8))
-    work = rng.choice((0.5, 1.0, 2.0))
+def _buckets(largest: int) -> list[int]:
+    """1, 2, 4, then multiples of 8 up to 256, of 16 beyond, and the largest itself."""
+    sizes = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16)) if size < largest]
+    return [*sizes, largest]
 
-    def engine() -> float:
-        launch = sum(micro for _ in range(kernels)) / 1000
-        return max(launch, work) / work
+
+def padding(rng: Random) -> Question:
+    largest, users = rng.choice((64, 100, 256, 400)), rng.randint(1, 64)
+
+    def engine() -> int:
+        from mini_vllm.worker.cuda_graphs import choose_bucket, make_buckets
+
+        return (choose_bucket(users, make_buckets(largest)) or 0) - users
 
     return Question(
-        f"A decode step launches {kernels} kernels, each takes the CPU {micro} µs to launch. The GPU"
-        f" would need {work} ms for their work. Launching and work overlap. How many times faster is"
-        " the step as one graph, whose launch costs nothing?",
+        f"max_num_seqs is {largest}. A step of {users} decodes is replayed as a graph. How many of the"
+        " graph's rows are padding?",
         engine,
-        lambda: max(1.0, kernels * micro / (1000 * work)),
-        f"{kernels} x {micro} µs = {kernels * micro / 1000:g} ms of launches against {work} ms of"
-        " work: the longer of the two is the step.",
-        tolerance=0.02,
+        lambda: next(size for size in _buckets(largest) if size >= users) - users,
+        "Sizes are 1, 2, 4, then multiples of 8, and the limit itself.",
     )
 
 
-KINDS = {"bucket": bucket, "launches": launches}
+def graphs(rng: Random) -> Question:
+    largest = rng.choice((1, 3, 5, rng.randint(8, 300), rng.randint(8, 300), rng.randint(8, 300)))
+
+    def engine() -> int:
+        from mini_vllm.worker.cuda_graphs import make_buckets
+
+        return len(make_buckets(largest))
+
+    return Question(
+        f"max_num_seqs is {largest}. How many graphs are recorded?",
+        engine,
+        lambda: len(_buckets(largest)),
+        "One each for 1, 2, 4, the multiples of 8 up to 256, of 16 beyond it, and the limit itself.",
+    )
+
+
+def norm(rng: Random) -> Question:
+    row = [rng.choice((-4, -3, -2, 1, 2, 3, 4)) for _ in range(4)]
+    at = rng.randrange(4)
+
+    def engine() -> float:
+        import torch
+
+        from mini_vllm.model.layers import rms_norm
+
+        return float(rms_norm(torch.tensor([row]).float(), torch.ones(4), 0.0)[0, at])
+
+    return Question(
+        f"RMSNorm of the row {row}, weights 1, eps 0: what becomes of its number {at}, counted from 0,"
+        " to two digits?",
+        engine,
+        lambda: row[at] / (sum(x * x for x in row) / 4) ** 0.5,
+        f"Divide by the root of the mean square, {sum(x * x for x in row)} / 4.",
+        tolerance=0.01,
+    )
+
+
+def turned(rng: Random) -> Question:
+    size = rng.choice((8, 16, 24, 64, 128))
+    feature = rng.randrange(size)
+
+    def engine() -> int:
+        import torch
+
+        from mini_vllm.model.rope import apply_rope
+
+        x = torch.zeros(1, 1, size)
+        x[0, 0, feature] = 1.0
+        sin = torch.cat((-torch.ones(size // 2), torch.ones(size // 2)))[None, None]
+        return int(apply_rope(x, torch.zeros(1, 1, size), sin)[0, 0].abs().argmax())
+
+    return Question(
+        f"A head of {size} features is turned by a quarter (rotary embedding as in Llama). Only feature"
+        f" {feature} is not 0. Which feature is not 0 afterwards?",
+        engine,
+        lambda: (feature + size // 2) % size,
+        f"Feature i and feature i + {size // 2} are a pair.",
+    )
+
+
+KINDS = {
+    "bucket": bucket,
+    "padding": padding,
+    "graphs": graphs,
+    "norm": norm,
+    "turned": turned,
+}

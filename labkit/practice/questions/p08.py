@@ -87,4 +87,57 @@ def lookup(rng: Random) -> Question:
     )
 
 
-KINDS = {"kept": kept, "expected": expected, "lookup": lookup}
+def judging_rows(rng: Random) -> Question:
+    drafts = [rng.randint(0, 3) for _ in range(3)]
+    scheduled = [d + rng.choice((1, 1, 4)) for d in drafts]
+    ends = [sum(scheduled[: i + 1]) for i in range(3)]
+
+    def engine() -> str:
+        from mini_vllm.spec_decode.metadata import calc_spec_decode_metadata
+
+        found = calc_spec_decode_metadata(drafts, ends).logits_indices
+        return " ".join(map(str, found.tolist()))
+
+    def by_hand() -> str:
+        rows = [range(end - d - 1, end) for d, end in zip(drafts, ends, strict=True)]
+        return " ".join(str(row) for part in rows for row in part)
+
+    return Question(
+        f"Three requests compute {scheduled} tokens in a step; {drafts} of them are drafts. Which rows"
+        " of the flat batch need logits?",
+        engine,
+        by_hand,
+        "Of each request the last drafts + 1: the row before a draft judges it, the last gives the"
+        " bonus.",
+    )
+
+
+def valid(rng: Random) -> Question:
+    drafts = rng.randint(1, 5)
+    sampled, rest = rng.randint(1, drafts + 1), rng.choice((1, 1, 7))
+
+    def engine() -> int:
+        import numpy as np
+
+        from mini_vllm.spec_decode.proposer import num_valid_tokens
+
+        counts = (np.array([n], np.int32) for n in (rest + drafts, drafts, sampled))
+        return int(num_valid_tokens(*counts)[0])
+
+    return Question(
+        f"A request computed {rest + drafts} tokens in a step, {drafts} of them drafts, and the step"
+        f" gave {sampled} tokens. How many of the computed tokens stay?",
+        engine,
+        lambda: rest + sampled - 1,
+        f"{sampled} tokens are {sampled - 1} accepted drafts and one of the target's own, which is not"
+        " computed yet.",
+    )
+
+
+KINDS = {
+    "kept": kept,
+    "expected": expected,
+    "lookup": lookup,
+    "judging-rows": judging_rows,
+    "valid": valid,
+}

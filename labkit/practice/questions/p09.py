@@ -42,9 +42,10 @@ def matrix_bytes(rng: Random) -> Question:
 
         from mini_vllm.quantization.packing import choose_qparams, pack_int32
 
-        scale, _ = choose_qparams(torch.zeros(rows, columns), 4, group, True)
-        packed = pack_int32(torch.zeros(rows, columns, dtype=torch.int32), 4, 1)
-        return packed.numel() * 4 + scale.numel() * 2
+        row = torch.zeros(1, columns)  # all rows are alike
+        scale, _ = choose_qparams(row, 4, group, True)
+        packed = pack_int32(row.int(), 4, 1)
+        return rows * (packed.numel() * 4 + scale.numel() * 2)
 
     return Question(
         f"A matrix of {rows} x {columns} in 4 bits, groups of {group} along a row with a scale of 2"
@@ -74,4 +75,51 @@ def speed(rng: Random) -> Question:
     )
 
 
-KINDS = {"stored": stored, "matrix-bytes": matrix_bytes, "speed": speed}
+def word(rng: Random) -> Question:
+    numbers = [rng.randrange(16) for _ in range(8)]
+
+    def engine() -> str:
+        import torch
+
+        from mini_vllm.quantization.packing import pack_int32
+
+        packed = int(pack_int32(torch.tensor([numbers], dtype=torch.int32), 4, 1)[0, 0])
+        return f"{packed & 0xFFFFFFFF:08x}"
+
+    return Question(
+        f"Eight numbers of 4 bits, {numbers}, go into one word, the first into its lowest bits. What is"
+        " the word in hexadecimal? (eight digits, small letters)",
+        engine,
+        lambda: "".join(f"{number:x}" for number in reversed(numbers)),
+        "Each number is a digit; the first is the last digit.",
+    )
+
+
+def token_steps(rng: Random) -> Question:
+    largest, value = rng.choice((1.27, 2.54, 12.7, 25.4)), rng.randint(-9, 9) / 10
+    while round(abs(value * 127 / largest) % 1, 6) == 0.5:  # on it rounding decides
+        value = rng.randint(-9, 9) / 10
+    row = [value, -largest, largest / 3, 0.0]
+
+    def engine() -> int:
+        import torch
+
+        from mini_vllm.quantization.int8 import quantize_per_token
+
+        return int(quantize_per_token(torch.tensor([row], dtype=torch.float64))[0][0, 0])
+
+    return Question(
+        f"A token's largest magnitude is {largest}. Which int8 number stands for its value {value}?",
+        engine,
+        lambda: round(value * 127 / largest),
+        f"A step is {largest} / 127 = {largest / 127:g}; {value} is {value * 127 / largest:g} steps.",
+    )
+
+
+KINDS = {
+    "stored": stored,
+    "matrix-bytes": matrix_bytes,
+    "speed": speed,
+    "word": word,
+    "token-steps": token_steps,
+}

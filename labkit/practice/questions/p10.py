@@ -100,12 +100,37 @@ def routed(rng: Random) -> Question:
 
     told = ", ".join(f"{waiting} and {running}" for waiting, running in counts)
     return Question(
-        f"A new router. Engines 0, 1, 2 have waiting and running: {told}. Who gets the request?",
+        f"A new router. Engines 0, 1, 2 have waiting and running: {told}. Which one gets the request?",
         engine,
         by_hand,
-        f"The smallest 4 * waiting + running of {scores}; of equals the first, as nobody had a turn"
-        " yet.",
+        f"The smallest 4 * waiting + running of {scores}; of equals the first, as no engine had a"
+        " turn yet.",
     )
 
 
-KINDS = {"kv-head": kv_head, "stage": stage, "message": message, "routed": routed}
+def vocabulary(rng: Random) -> Question:
+    size, p = rng.choice((100, 1000, 32000, 32003, 151936)), rng.choice((2, 4, 8))
+    rank = rng.randrange(p)
+
+    def engine() -> int:
+        from mini_vllm.distributed.vocab import vocab_range
+
+        return vocab_range(size, rank, p).start
+
+    padded = -(-size // 64) * 64  # 2, 4 and 8 divide 64
+    return Question(
+        f"A vocabulary of {size}, padded to a multiple of 64 and shared by {p} ranks. With which token"
+        f" does rank {rank} begin?",
+        engine,
+        lambda: padded // p * rank,
+        f"Padded to {padded}: {padded // p} rows for each rank.",
+    )
+
+
+KINDS = {
+    "kv-head": kv_head,
+    "stage": stage,
+    "message": message,
+    "routed": routed,
+    "vocabulary": vocabulary,
+}

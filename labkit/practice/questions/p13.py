@@ -73,4 +73,51 @@ def chunk(rng: Random) -> Question:
     )
 
 
-KINDS = {"tokens": tokens, "next position": next_position, "chunk": chunk}
+def rows_of_a_range(rng: Random) -> Question:
+    embeds = [rng.random() < 0.7 for _ in range(8)]
+    embeds[rng.randrange(8)] = True
+    start = rng.randint(0, 5)
+    end = rng.randint(start + 1, 8)
+
+    def engine() -> str:
+        from mini_vllm.mm_features import PlaceholderRange
+
+        first, last = PlaceholderRange(3, 8, tuple(embeds)).get_embeds_indices_in_range(start, end)
+        return f"{first} {last}"
+
+    shown = " ".join("#" if embed else "." for embed in embeds)
+    return Question(
+        f"A picture's places are {shown}, where . is a separator. Which rows of the encoder's output do"
+        f" its places {start} to {end - 1} take: the first row, and the one behind the last?",
+        engine,
+        lambda: f"{sum(embeds[:start])} {sum(embeds[:end])}",
+        "A row's number is the number of places with a row before it.",
+    )
+
+
+def second_offset(rng: Random) -> Question:
+    before, between = rng.randint(0, 6), rng.randint(1, 6)
+    lengths = [rng.randint(2, 12) for _ in range(2)]
+
+    def engine() -> int:
+        from mini_vllm.multimodal.processing import expand_placeholders
+
+        prompt = [1] * before + [9] + [1] * between + [9]
+        return expand_placeholders(prompt, 9, lengths)[1][1].offset
+
+    return Question(
+        f"A prompt has {before} tokens, a picture, {between} tokens, and another picture. The pictures"
+        f" take {lengths[0]} and {lengths[1]} tokens. At which offset does the second one lie?",
+        engine,
+        lambda: before + lengths[0] + between,
+        "Offsets count in the longer prompt: the first picture has moved all that follows.",
+    )
+
+
+KINDS = {
+    "tokens": tokens,
+    "next position": next_position,
+    "chunk": chunk,
+    "rows": rows_of_a_range,
+    "second offset": second_offset,
+}

@@ -38,7 +38,7 @@ def outputs(rng: Random) -> Question:
 
     return Question(
         f"A request makes one token a second, in seconds 1 to {tokens}. Its reader looks at the ends of"
-        f" seconds {', '.join(map(str, wakes))} and 15. How many outputs does she get?",
+        f" seconds {', '.join(map(str, wakes))} and 15. How many outputs does it get?",
         engine,
         by_hand,
         "One for each look that finds something new, for what is unread has merged: the looks up to"
@@ -113,4 +113,45 @@ def good(rng: Random) -> Question:
     )
 
 
-KINDS = {"outputs": outputs, "percentile": percentile, "good": good}
+def tag(rng: Random) -> Question:
+    name = rng.choice(("<tool_call>", "</tool_call>", "<think>"))
+    text = "so " + name[: rng.randint(0, len(name))] + rng.choice(("", "", " x"))
+
+    def engine() -> int:
+        from mini_vllm.entrypoints.openai.tool_parser import partial_tag_overlap
+
+        return partial_tag_overlap(text, name)
+
+    return Question(
+        f"The tag is {name}, the text so far {text!r}. How many characters at its end may be the"
+        " beginning of the tag, but not all of it?",
+        engine,
+        lambda: max(n for n in range(len(name)) if text.endswith(name[:n])),
+        "The longest end of the text that is a beginning of the tag.",
+    )
+
+
+def buckets(rng: Random) -> Question:
+    largest = rng.randint(1, 9) * 10 ** rng.randint(0, 4) + rng.randint(0, 3)
+
+    def engine() -> int:
+        from mini_vllm.observability.metrics import build_1_2_5_buckets
+
+        return len(build_1_2_5_buckets(largest))
+
+    return Question(
+        f"A histogram's upper bounds are 1, 2, 5, 10, 20, 50 and so on, and none exceeds {largest}. How"
+        " many are there?",
+        engine,
+        lambda: sum(d * 10**e <= largest for e in range(6) for d in (1, 2, 5)),
+        "Three for each power of ten, as far as they go.",
+    )
+
+
+KINDS = {
+    "outputs": outputs,
+    "percentile": percentile,
+    "good": good,
+    "tag": tag,
+    "buckets": buckets,
+}

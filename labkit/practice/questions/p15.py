@@ -89,4 +89,63 @@ def routed(rng: Random) -> Question:
     )
 
 
-KINDS = {"break-even": break_even, "rewound": rewound, "routed": routed}
+def tier(rng: Random) -> Question:
+    stored, asked = rng.sample("abcdef", 4), rng.choice("abcdef")
+    room = rng.choice((1, 2))
+
+    def engine() -> str:
+        from mini_vllm.kv_transfer.offload_manager import BlockStatus, LRUCachePolicy
+
+        policy = LRUCachePolicy(4)
+        for place, key in enumerate(stored):
+            policy.insert(key.encode(), BlockStatus(place, 0))
+        policy.touch([asked.encode()])
+        return " ".join(key.decode() for key, _ in policy.evict(room, ()) or ())
+
+    def by_hand() -> str:
+        rest = [key for key in stored if key != asked] + [asked] * (asked in stored)
+        return " ".join(rest[:room])
+
+    return Question(
+        f"A tier stores the blocks {', '.join(stored)}, in this order, all ready. Then {asked} is asked"
+        f" for. {room} block{'s' * (room > 1)} must go, the least recently used first. Which, in order?",
+        engine,
+        by_hand,
+        "A use makes a block the youngest; one that is not there changes nothing.",
+    )
+
+
+def prefix(rng: Random) -> Question:
+    prompt = "abcde"
+    stored, removed = rng.sample(prompt, 4) + [rng.choice(prompt)], rng.sample(prompt, 2)
+
+    def engine() -> int:
+        from mini_vllm.kv_transfer.events import BlockRemoved, BlockStored
+        from mini_vllm.kv_transfer.routing import PrefixIndex
+
+        index = PrefixIndex()
+        index.apply("w", [BlockStored([key.encode()], None, [], 1) for key in stored])
+        index.apply("w", [BlockRemoved([key.encode()]) for key in removed])
+        return index.score("w", [key.encode() for key in prompt])
+
+    def by_hand() -> int:
+        left = [stored.count(key) - removed.count(key) > 0 for key in prompt]
+        return [*left, False].index(False)
+
+    return Question(
+        f"A worker tells that it has stored the blocks {', '.join(stored)} (twice: two copies), then"
+        f" that it has removed {', '.join(removed)}. A prompt's blocks are {', '.join(prompt)}. How many"
+        " of them count for this worker?",
+        engine,
+        by_hand,
+        "Copies are counted; a block behind a gap is worth nothing.",
+    )
+
+
+KINDS = {
+    "break-even": break_even,
+    "rewound": rewound,
+    "routed": routed,
+    "tier": tier,
+    "prefix": prefix,
+}
