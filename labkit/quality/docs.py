@@ -2,9 +2,9 @@
 
     tour       docs/tour.md: a newcomer's session, with the real screens
     pictures   docs/pictures: reader, book and inspector; needs Chromium
-    figures    numbers and drawings: the chapters' figures, README's phases, docs/speed.md, the names
-               of docs/api.md, the contests of docs/arena.md, and in docs/instructors.md what
-               grading was measured to cost and to catch
+    figures    numbers and drawings: the chapters' figures, README's phases, docs/speed.md, the
+               names of docs/api.md and docs/glossary.md, the contests of docs/arena.md, and in
+               docs/instructors.md what grading was measured to cost and to catch
 
 What takes long to measure (`suite-quality --write`, `benchmarks.bench_grading --save`) is kept in
 files; `figures` shows what they hold.
@@ -23,7 +23,7 @@ from labkit.course import blocks
 from labkit.course.console import polite
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT, upstream_root
-from labkit.quality import api, survey, tour
+from labkit.quality import api, glossary, survey, tour
 
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -56,6 +56,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
         },
         ROOT / "docs" / "instructors.md": instructors,
         api.PAGE: {"names": api.table()},
+        ROOT / glossary.PAGE: {"glossary": glossary.table(Course(ROOT))},
     }
 
 

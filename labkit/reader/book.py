@@ -16,14 +16,26 @@ from labkit.reader.page import Page
 
 OUTPUT = Path("build") / "book"
 NOTES = "upstream_notes"
+PAGES_OF_DOCS = ("map", "glossary")
+"""Of `docs/`, these are read beside the chapters."""
 SEARCH = "search-index.js"
 BOOK = "make book"
 
 
 def all_pages(course: Course) -> list[Page]:
-    """Every page of the book: phases that are ready, then the notes."""
+    """Every page of the book: phases that are ready, map and glossary, then the notes."""
     phases = [page.phase_page(phase) for phase in course.ready]
-    return [p for p in phases if p.files] + note_pages(course.root)
+    return [p for p in phases if p.files] + docs_pages(course.root) + note_pages(course.root)
+
+
+def docs_pages(root: Path) -> list[Page]:
+    """One page for each file of PAGES_OF_DOCS that is there."""
+    files = [root / "docs" / f"{name}.md" for name in PAGES_OF_DOCS]
+    return [
+        Page(f"docs-{file.stem}", file.stem.capitalize(), "", {file: ("note", "Page")})
+        for file in files
+        if file.exists()
+    ]
 
 
 def note_pages(root: Path) -> list[Page]:
