@@ -29,6 +29,7 @@ def main(
     which: str = typer.Argument(help="a phase (03) or one of its change requests (03.1)"),
     again: bool = typer.Option(False, "--again", help="begin anew; what you have is backed up"),
     tell: bool = typer.Option(False, "--tell", help="give up, and see one solution"),
+    yes: bool = typer.Option(False, "--yes", help="begin, though the copy solves open tasks"),
 ) -> None:
     """A requirement changes, as it does at work: change your module, and have it judged."""
     known, out = course(), Screen()
@@ -39,6 +40,9 @@ def main(
     if tell:
         show_solution(out, change)
     elif again or not change.file.exists():
+        command = f'make change-{change.id} ARGS="{"--again " * again}--yes"'
+        if not copies.may_open(out, change.phase, change.module, command, yes):
+            raise typer.Exit(1)
         start(out, change)
     else:
         raise typer.Exit(0 if check(out, change) else 1)

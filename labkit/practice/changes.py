@@ -107,7 +107,8 @@ def find(course: Course, name: str) -> Change:
 
 
 def starting_text(change: Change) -> str:
-    """The learner's module if its tasks passed, else the reference's."""
+    """The learner's module if its tasks passed, else the reference's, which solves them:
+    `copies.may_open` asks first."""
     mine = copies.own_text(change.phase, change.module)
     if mine is not None:
         return mine

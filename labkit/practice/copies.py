@@ -3,10 +3,14 @@ course remembers of it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+import typer
+
+from labkit.course.console import Screen, command, some
 from labkit.course.files import read_as_utf8
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.state import State
@@ -42,6 +46,26 @@ def own_text(phase: Phase, module: str) -> str | None:
     if mine.exists() and all(task.id in passed for task in phase.of_module(module)):
         return read_as_utf8(mine)
     return None
+
+
+def may_open(out: Screen, phase: Phase, module: str, again: str, yes: bool) -> bool:
+    """Whether to write a copy of a module. Tasks of it that are not green yet stand in the copy as
+    the reference solves them, so this is said, and asked where there is a terminal.
+
+    Args:
+        again: the command that opens it without a question.
+        yes: do not ask.
+    """
+    passed = State(phase.root).standing(phase)
+    left = [task.id for task in phase.of_module(module) if task.id not in passed]
+    if not left or yes:
+        return True
+    file = phase.lab_path(module)
+    out.line(f"The copy of {file} holds the solution of {some(left)}: not green yet.", "yellow")
+    if sys.stdin.isatty() and typer.confirm("Open it all the same?"):
+        return True
+    out.line(f"not opened; {command(phase, 'lab')} first, or {again} opens it", "dim")
+    return False
 
 
 def recall(table: str, phase: Phase, name: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ def main(
     clue: bool = typer.Option(False, "--clue", help="the next clue: where, which rule, when"),
     again: bool = typer.Option(False, "--again", help="begin anew; what you have is backed up"),
     tell: bool = typer.Option(False, "--tell", help="give up, and hear the whole story"),
+    yes: bool = typer.Option(False, "--yes", help="begin, though the copy solves open tasks"),
 ) -> None:
     """Find and mend a bug that an engine really had; the hidden suite judges."""
     known, out = course(), Screen()
@@ -42,6 +43,9 @@ def main(
     if tell:
         show_story(out, hunt)
     elif again or not hunt.file.exists():
+        command = f'make hunt-{hunt.id} ARGS="{"--again " * again}--yes"'
+        if not copies.may_open(out, hunt.phase, hunt.mistake.module, command, yes):
+            raise typer.Exit(1)
         start(out, hunt)
     elif clue:
         show_clues(out, hunt)

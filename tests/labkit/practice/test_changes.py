@@ -61,7 +61,7 @@ def test_two_a_phase(number: str) -> None:
 
 def run(*words: str, **options: bool) -> int:
     try:
-        change_command.main(*words, **({"again": False, "tell": False} | options))
+        change_command.main(*words, **({"again": False, "tell": False, "yes": True} | options))
     except typer.Exit as end:
         return end.exit_code
     return 0
@@ -130,6 +130,14 @@ def test_every_failing_public_rule_of_a_change_is_named(
     assert "✗ FCFS: 9, 2 and 5 tokens are computed; the one with 2 goes." in shown
     assert "✗ FCFS: equal losses; the one admitted last goes." in shown
     assert shown.count("test       tests/public/03-scheduler/change_1.py:") == 2
+
+
+def test_a_copy_that_solves_open_tasks_is_not_opened_unasked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("03.1", yes=False) == 1
+    assert not changes.find(Course(ROOT), "03.1").file.exists()
+    assert "holds the solution of 03.2, 03.3, 03.4 and 4 more" in capsys.readouterr().out
 
 
 def test_an_unknown_change_is_named() -> None:

@@ -96,7 +96,7 @@ def hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hunt:
 
 def run(*words: str, **options: object) -> int:
     """The exit code of the command."""
-    given = {"name": "", "clue": False, "again": False, "tell": False} | options
+    given = {"name": "", "clue": False, "again": False, "tell": False, "yes": True} | options
     try:
         hunt_command.main(*words, **given)
     except typer.Exit as end:
@@ -130,6 +130,16 @@ def test_a_hunt_from_its_report_to_its_story(
 
     assert run("07.1", again=True) == 0
     assert hunt.file.read_text(encoding="utf-8") == begun
+
+
+def test_a_copy_that_solves_open_tasks_is_not_opened_unasked(
+    hunt: Hunt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("07.1", yes=False) == 1
+    assert not hunt.file.exists()
+    shown = capsys.readouterr().out
+    assert "holds the solution of 07.1, 07.2, 07.3: not green yet" in shown
+    assert 'make hunt-07.1 ARGS="--yes" opens it' in shown
 
 
 def fake_hidden(phase: Phase):  # type: ignore[no-untyped-def]
