@@ -26,6 +26,7 @@ from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.inside.basic import is_busy
 from labkit.judge.caught import watching
+from labkit.judge.difference import first_difference
 from labkit.judge.meant import meant
 from labkit.judge.return_types import wrong_return
 from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
@@ -234,6 +235,7 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
             "at": error.at,
             "yours": shorten(_visible(error.yours), 400),
             "expected": shorten(_visible(error.expected), 400),
+            "differs": first_difference(error.yours, error.expected),
             "note": error.note,
             "types": [type(error.yours).__name__, type(error.expected).__name__],
             "state": {name: shorten(_visible(value), 200) for name, value in error.state.items()},

@@ -80,6 +80,7 @@ def shown_input(test: Test) -> list[str]:
     detail = test.detail
     if "at" in detail:
         pairs = {**detail["state"], "yours": detail["yours"], "expected": detail["expected"]}
+        pairs |= {"differs": detail["differs"]} if detail.get("differs") else {}
         width = max(map(len, pairs))
         lines = [detail["at"], *(f"{name:<{width}}  {value}" for name, value in pairs.items())]
     elif test.outcome == "hang":

@@ -183,6 +183,8 @@ def show_failure(
         kinds = (f"  ({yours})", f"  ({expected})") if yours != expected else ("", "")
         screen.pair("yours", detail["yours"] + kinds[0], "red", width=width)
         screen.pair("expected", detail["expected"] + kinds[1], "green", width=width)
+        if detail.get("differs"):
+            screen.pair("differs", detail["differs"], "yellow", width=width)
     elif test.outcome != "hang":
         innermost = [frame[0] for frame in detail.get("frames", [])][-1:]
         own = any(file.startswith(str(phase.labs)) for file in innermost)
