@@ -30,7 +30,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: setup doctor demo chat lab progress portfolio review undo update book serve arena inspect bench \
 	bench-scheduler upstream \
-	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
+	check-kernel gpu-report grade-class export student-dist test test-fast test-full lint conformance \
 	suite-quality docs cite-check clean help
 
 ##@ Start
@@ -114,6 +114,8 @@ student-dist: ## write the tree to hand out to students, with a sealed hidden pa
 ##@ Maintain
 test: ## every check of the project: linters, types, imports, tests
 	$(LABKIT) test $(ARGS)
+test-fast: ## lint, types, and some tests of each package of the engine: before a commit
+	$(LABKIT) test --fast $(ARGS)
 test-full: ## the same, with the slow tests and the full mutant matrices
 	$(LABKIT) test --full $(ARGS)
 lint: ## the checks that run no code

@@ -146,6 +146,13 @@ def test_every_command_has_help_and_known_groups() -> None:
 
 
 # ---------------------------------------------------------------- the stages of make test
+def test_the_quick_tests_look_into_every_package_of_the_engine() -> None:
+    assert all((ROOT / "tests" / "engine" / name).is_file() for name in checks.SMOKE)
+    tested = {path.name for path in (ROOT / "tests" / "engine").iterdir() if path.is_dir()}
+    packages = {path.parent.name for path in ROOT.glob("mini_vllm/*/__init__.py")}
+    assert tested & packages <= {name.partition("/")[0] for name in checks.SMOKE}
+
+
 def stage(name: str, code: str) -> checks.Stage:
     return checks.Stage(name, ("-c", code))
 
