@@ -45,8 +45,10 @@ def apply_dense(
             (there is one).
 
     One product with all A gives ``h [T, S, n, R]``. Whatever a row got from a foreign slot is set
-    to zero there, before B: a tenant's weights must not even be able to turn another's row into
-    NaN. Then each slice needs one more product, over all slots at once.
+    to zero there, before B: it may be too large for its dtype, and infinity times 0 would turn
+    another tenant's row into NaN. B itself is finite: loading refuses an adapter whose numbers are
+    not. Then each slice needs one more product, over all slots at once: the number of products
+    depends on neither T nor S.
     """
     # TODO 11.7
     raise NotImplementedError(
@@ -69,7 +71,8 @@ def apply_grouped(
         x, y, lora_a, lora_b, columns: as in :func:`apply_dense`.
         groups: each slot that occurs, with the rows ``[g]`` int64 that use it.
 
-    Rows of the base are in no group and stay as they are. Mind that ``y[rows]`` is a copy.
+    A slot is multiplied with the rows of its group alone, first with A and then with B. Rows of
+    the base are in no group and stay as they are. Mind that ``y[rows]`` is a copy.
     """
     # TODO 11.7
     raise NotImplementedError(

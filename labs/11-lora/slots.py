@@ -173,7 +173,8 @@ class LoRAModelManager:
     def activate(self, key: str, needed: Collection[str]) -> int | None:
         """The slot of an adapter, which is copied into one if it has none; None if none is free.
 
-        A copy counts in ``num_activations``. The slot is free while it is written. *Every* layer
+        A copy counts in ``num_activations``; where the adapter has a slot, no layer is written. The
+        slot is free while it is written. *Every* layer
         of it is written: one that the adapter leaves alone is emptied, for the adapter before may
         have had something there.
 

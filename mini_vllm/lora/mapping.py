@@ -81,7 +81,8 @@ class LoRAKernelMeta:
 
         Args:
             token_slots: ``[T]`` int32, the slot of each token, -1 for the base; T is at most
-                ``max_num_tokens``.
+                ``max_num_tokens``. It stays as it is, and nothing is kept of it: the same
+                array may come again with other slots.
 
         What earlier steps left behind must be gone: entries beyond this step's are -1 in
         ``token_lora_mapping`` and ``active_lora_ids`` and 0 in ``num_tokens_per_lora`` and

@@ -8,7 +8,7 @@ class LoRASchedulerExtension:
             return True
         taken = set(self.pinned)
         for other in running:
-            if other.lora_name is not None:
+            if other.lora_name:
                 taken.add(other.lora_name)
         if mine in taken:
             return True

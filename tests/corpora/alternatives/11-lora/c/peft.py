@@ -7,7 +7,7 @@ class PEFTHelper:
             (value for key, value in self.alpha_pattern.items() if fits(key, module_name)),
             self.lora_alpha,
         )
-        return alpha / (rank**0.5 if self.use_rslora else rank)
+        return alpha * (rank**-0.5 if self.use_rslora else 1 / rank)
 
 
 def fits(pattern, name):
