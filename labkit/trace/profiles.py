@@ -301,3 +301,6 @@ FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {
 """Those of features that a scheduler may lack."""
 
 ALL_PROFILES = PROFILES | FEATURE_PROFILES
+
+ASYNC_PROFILES = tuple(name for name in ALL_PROFILES if name not in ("drafts", "external"))
+"""Those that can be replayed with late results: neither drafts nor transfers go with them."""

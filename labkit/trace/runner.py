@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,34 @@ from labkit.trace.stand_ins import Grammars, ScriptedConnector, connector_output
 Line = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a scheduler has planned, and the tokens that the pretended model makes of it."""
+
+    output: Any
+    requests: dict[str, Any]
+    sampled: dict[str, list[int]]
+
+
+def sampled_tokens(
+    requests: Mapping[str, Any],
+    drafts: Mapping[str, list[int]],
+    late: Mapping[str, list[int]],
+    vocab_size: int,
+) -> dict[str, list[int]]:
+    """Tokens for every planned request whose tokens are all computed after its step.
+
+    Args:
+        late: tokens that the step before has sampled, and that the scheduler does not know yet.
+    """
+    lengths = {i: r.num_tokens + len(late.get(i, ())) for i, r in requests.items()}
+    return {
+        i: sample_tokens(i, lengths[i], drafts.get(i, ()), vocab_size)
+        for i, r in requests.items()
+        if r.num_computed_tokens >= lengths[i]
+    }
+
+
 class Subject(Protocol):
     """A scheduler under replay."""
 
@@ -42,7 +71,10 @@ class Subject(Protocol):
         """Abort a request; False if it is unknown or has finished."""
 
     def step(self) -> Line:
-        """schedule(), the pretended model, update_from_output(): all keys but step and aborted."""
+        """schedule(), the pretended model, update_from_output(): all keys but step and aborted.
+
+        With `async_scheduling` the update is that of the plan before.
+        """
 
     def has_unfinished(self) -> bool:
         """Whether any request is running or waiting."""
@@ -107,6 +139,8 @@ class ReferenceSubject:
         self.config = config
         self.requests: dict[str, Any] = {}
         self.grammars: Grammars | None = None
+        self.late: Plan | None = None
+        """With `async_scheduling`: the plan that has not been taken in yet."""
         self.script = Script(config.connector == "async") if config.connector else None
         script, size = self.script, config.block_size
         writes_kv = config.spec_method in ("draft_model", "eagle")
@@ -126,6 +160,7 @@ class ReferenceSubject:
                 encoder_cache_size=config.encoder_cache_size or None,
                 max_num_encoder_input_tokens=config.max_num_encoder_input_tokens or None,
                 disable_chunked_mm_input=config.disable_chunked_mm_input,
+                async_scheduling=config.async_scheduling,
             ),
             CacheConfig(
                 block_size=config.block_size,
@@ -195,30 +230,21 @@ class ReferenceSubject:
         return bool(self.requests)
 
     def step(self) -> Line:
-        from mini_vllm.core.finish_step import finish_step
-        from mini_vllm.core.scheduler_output import ModelRunnerOutput
-
         output = self.scheduler.schedule()
         scheduled = dict(output.num_scheduled_tokens)
         preempted = list(output.preempted_req_ids)
         blocks = ordered_blocks(output.new_block_ids, scheduled)
         planned = {i: self.requests[i] for i in scheduled if i in self.requests}
         drafts = dict(output.scheduled_spec_decode_tokens)
-        lengths = {i: r.num_tokens for i, r in planned.items()}
-        result = ModelRunnerOutput(self._sample(planned, drafts))
-        if self.script is not None:
-            result.kv_connector_output = connector_output(self.script.report())
-        finish_step(self.scheduler, output, result)
+        late = self.late.sampled if self.late is not None else {}
+        due: Plan | None = Plan(
+            output, planned, sampled_tokens(planned, drafts, late, self.config.vocab_size)
+        )
+        if self.config.async_scheduling:
+            due, self.late = self.late, due
+        sampled = {} if due is None else self._take_in(due)
         rewound = self._rewound(output)
-        sampled = {i: r.all_token_ids[lengths[i] :] for i, r in planned.items()}
-        if self.config.num_speculative_tokens:
-            self.scheduler.update_draft_token_ids(
-                {
-                    i: draft_tokens(i, r.num_tokens, self.config, bool(sampled[i]))
-                    for i, r in planned.items()
-                }
-            )
-        finished = self._take_finished(scheduled)
+        finished = self._take_finished(due.requests if due is not None else {})
         return {
             "scheduled": scheduled,
             "preempted": preempted,
@@ -252,18 +278,27 @@ class ReferenceSubject:
         both = [*skipped, *self.scheduler.waiting]
         return sorted(both) if skipped and self.config.policy == "priority" else both
 
-    def _sample(
-        self, planned: dict[str, Any], drafts: dict[str, list[int]]
-    ) -> dict[str, list[int]]:
-        """Tokens for every planned request whose tokens are all computed after this step."""
-        vocab_size = self.config.vocab_size
-        return {
-            i: sample_tokens(i, r.num_tokens, drafts.get(i, ()), vocab_size)
-            for i, r in planned.items()
-            if r.num_computed_tokens >= r.num_tokens
-        }
+    def _take_in(self, plan: Plan) -> dict[str, list[int]]:
+        """The tokens that the requests of a plan got in the end, by id."""
+        from mini_vllm.core.finish_step import finish_step
+        from mini_vllm.core.scheduler_output import ModelRunnerOutput
 
-    def _take_finished(self, scheduled: dict[str, int]) -> list[list[Any]]:
+        lengths = {i: r.num_tokens for i, r in plan.requests.items()}
+        result = ModelRunnerOutput(plan.sampled)
+        if self.script is not None:
+            result.kv_connector_output = connector_output(self.script.report())
+        finish_step(self.scheduler, plan.output, result)
+        sampled = {i: r.all_token_ids[lengths[i] :] for i, r in plan.requests.items()}
+        if self.config.num_speculative_tokens:
+            self.scheduler.update_draft_token_ids(
+                {
+                    i: draft_tokens(i, r.num_tokens, self.config, bool(sampled[i]))
+                    for i, r in plan.requests.items()
+                }
+            )
+        return sampled
+
+    def _take_finished(self, scheduled: Mapping[str, Any]) -> list[list[Any]]:
         """Forget the requests that have ended: the scheduled ones first, in their order."""
         order = [i for i in scheduled if i in self.requests]
         order += [i for i in self.requests if i not in scheduled]

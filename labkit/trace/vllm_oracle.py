@@ -31,16 +31,15 @@ from labkit.trace.format import (
     draft_tokens,
     parse_trace,
     placeholder,
-    sample_tokens,
 )
-from labkit.trace.runner import Line, end_reason, ordered_blocks, replay
+from labkit.trace.runner import Line, Plan, end_reason, ordered_blocks, replay, sampled_tokens
 
 MAX_STEPS = 20000
 """Steps after which a trace is given up, so that a scheduler that makes no progress ends too."""
 
 
 class VllmSubject:
-    """vLLM's synchronous `Scheduler` behind the interface of `labkit.trace.runner.Subject`."""
+    """vLLM's `Scheduler`, or its `AsyncScheduler`, as a `labkit.trace.runner.Subject`."""
 
     def __init__(self, config: TraceConfig) -> None:
         from vllm.utils.hashing import sha256
@@ -52,6 +51,8 @@ class VllmSubject:
         self.scheduler = make_scheduler(config)
         self.requests: dict[str, Any] = {}
         self.preempted: list[str] = []
+        self.late: Plan | None = None
+        """With `async_scheduling`: the plan that has not been taken in yet."""
         self.lora_ids: dict[str, int] = {}
         self.grammars: dict[str, int] = {}
         """Steps until a request's grammar is ready."""
@@ -156,16 +157,18 @@ class VllmSubject:
         scheduled = dict(output.num_scheduled_tokens)
         drafts = {i: list(d) for i, d in output.scheduled_spec_decode_tokens.items()}
         planned = {i: self.requests[i] for i in scheduled}
-        lengths = {i: r.num_tokens for i, r in planned.items()}
-        self.scheduler.update_from_output(output, self._sample(planned, drafts))
-        sampled = {i: list(r.all_token_ids)[lengths[i] :] for i, r in planned.items()}
-        if self.config.num_speculative_tokens:
-            self._propose(planned, sampled)
+        late = self.late.sampled if self.late is not None else {}
+        due: Plan | None = Plan(
+            output, planned, sampled_tokens(planned, drafts, late, self.config.vocab_size)
+        )
+        if self.config.async_scheduling:
+            due, self.late = self.late, due
+        sampled = {} if due is None else self._take_in(due)
         pool = self.scheduler.kv_cache_manager.block_pool
         return {
             "scheduled": scheduled,
             "preempted": self.preempted,
-            "finished": self._take_finished(list(scheduled)),
+            "finished": self._take_finished(list(due.requests) if due is not None else []),
             "new_block_ids": ordered_blocks(_new_block_ids(output), scheduled),
             "computed": {i: r.num_computed_tokens for i, r in self.requests.items()},
             "running": [r.request_id for r in self.scheduler.running],
@@ -194,21 +197,24 @@ class VllmSubject:
         ]
         self.scheduler.update_draft_token_ids(DraftTokenIds(list(planned), guesses))
 
-    def _sample(self, planned: dict[str, Any], drafts: dict[str, list[int]]) -> Any:
-        """The runner's answer: tokens for every request whose tokens are all computed."""
+    def _take_in(self, plan: Plan) -> dict[str, list[int]]:
+        """The tokens that the requests of a plan got in the end, by id."""
+        lengths = {i: r.num_tokens for i, r in plan.requests.items()}
+        self.scheduler.update_from_output(plan.output, self._answer(plan))
+        sampled = {i: list(r.all_token_ids)[lengths[i] :] for i, r in plan.requests.items()}
+        if self.config.num_speculative_tokens:
+            self._propose(plan.requests, sampled)
+        return sampled
+
+    def _answer(self, plan: Plan) -> Any:
+        """The runner's answer to a plan."""
         from vllm.v1.outputs import ModelRunnerOutput
 
-        vocab_size = self.config.vocab_size
-        tokens = [
-            sample_tokens(i, r.num_tokens, drafts.get(i, ()), vocab_size)
-            if r.num_computed_tokens >= r.num_tokens
-            else []
-            for i, r in planned.items()
-        ]
+        ids = list(plan.requests)
         return ModelRunnerOutput(
-            req_ids=list(planned),
-            req_id_to_index={i: k for k, i in enumerate(planned)},
-            sampled_token_ids=tokens,
+            req_ids=ids,
+            req_id_to_index={i: k for k, i in enumerate(ids)},
+            sampled_token_ids=[plan.sampled.get(i, []) for i in ids],
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
@@ -229,7 +235,8 @@ class VllmSubject:
 
     def _take_finished(self, scheduled: list[str]) -> list[list[Any]]:
         """Forget the requests that ended in this step: the scheduled ones first."""
-        order = [*scheduled, *(i for i in self.requests if i not in scheduled)]
+        order = [i for i in scheduled if i in self.requests]  # not those aborted since
+        order += [i for i in self.requests if i not in scheduled]
         ended = [self.requests[i] for i in order if self.requests[i].is_finished()]
         for request in ended:
             del self.requests[request.request_id]
@@ -304,6 +311,7 @@ def _waiting(scheduler: Any) -> list[Any]:
 def make_scheduler(config: TraceConfig) -> Any:
     """vLLM's scheduler for one attention layer, with everything optional switched off."""
     import torch
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
@@ -317,7 +325,7 @@ def make_scheduler(config: TraceConfig) -> Any:
     )
     no_grammar = SimpleNamespace(should_advance=lambda request: False)
     no_images = SimpleNamespace(supports_multimodal_inputs=lambda *args: False)
-    scheduler = Scheduler(
+    scheduler = (AsyncScheduler if config.async_scheduling else Scheduler)(
         make_config(config), cache, no_grammar, block_size=config.block_size, mm_registry=no_images
     )
     if config.encoder_cache_size:  # what it would have got from a model that sees
@@ -340,7 +348,7 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
         enable_chunked_prefill=config.enable_chunked_prefill,
         disable_chunked_mm_input=config.disable_chunked_mm_input,
         scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
-        async_scheduling=False,
+        async_scheduling=config.async_scheduling,
     )
     return SimpleNamespace(
         scheduler_config=scheduler,

@@ -14,6 +14,7 @@ FLAGS = (
     "scheduler_reserve_full_isl",
     "uncache_refunded_blocks",
     "disable_chunked_mm_input",
+    "async_scheduling",
 )
 
 
@@ -51,6 +52,9 @@ class SchedulerConfig:
     """Tokens of images whose encodings are kept. None: the same number."""
     disable_chunked_mm_input: bool = False
     """Never compute a part of an image in one step and the rest in the next."""
+    async_scheduling: bool | None = None
+    """Plan a step before the tokens of the step before are known, so that the device never waits
+    for Python. None: on a GPU, unless another setting forbids it."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
@@ -61,5 +65,6 @@ class SchedulerConfig:
             if getattr(self, name) is not None:
                 require_at_least(name, getattr(self, name), 1, "leave it out for the default")
         for name in FLAGS:
-            require_flag(name, getattr(self, name))
+            if name != "async_scheduling" or self.async_scheduling is not None:
+                require_flag(name, getattr(self, name))
         require_one_of("policy", self.policy, POLICIES)

@@ -144,6 +144,7 @@ class EngineCore:
             use_eagle=config.speculative is not None and config.speculative.method == "eagle",
             scheduler_cls=scheduler_cls,
             extensions=(RepetitionDetection(), *extensions),
+            max_concurrent_batches=self.batch_queue_size,
         )
         self.scheduler = self._new_scheduler()
         self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None

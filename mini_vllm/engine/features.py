@@ -35,6 +35,7 @@ def make_scheduler(
     hash_root: bytes | None = None,
     scheduler_cls: type[Scheduler] | None = None,
     extensions: Sequence[SchedulerExtension] = (),
+    max_concurrent_batches: int = 1,
 ) -> Scheduler:
     """Build a scheduler with the extensions of the features that are switched on.
 
@@ -50,6 +51,8 @@ def make_scheduler(
             again (phase 08).
         scheduler_cls: another scheduler; None: :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: further ones, asked after those of the features.
+        max_concurrent_batches: plans that may be on their way at once; with late results at least
+            two.
 
     Raises:
         ValueError: for a feature that is not there yet, naming the phase that brings it; for a
@@ -83,6 +86,7 @@ def make_scheduler(
         )
     if images is not None:
         scheduler.encoder_cache_manager = images.manager
+    scheduler.max_concurrent_batches = max(scheduler.max_concurrent_batches, max_concurrent_batches)
     parts = {
         KVEventManager: kv_events is not None,
         RemoteKVCacheManager: connector is not None,

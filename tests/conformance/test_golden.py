@@ -15,11 +15,27 @@ from labkit.trace.coverage import features
 from labkit.trace.diff import first_difference
 from labkit.trace.format import load_trace
 from labkit.trace.generate import deliberate_difference, generate
-from labkit.trace.profiles import ALL_PROFILES, FEATURE_PROFILES
+from labkit.trace.profiles import ALL_PROFILES, ASYNC_PROFILES, FEATURE_PROFILES
 from labkit.trace.runner import ReferenceSubject, replay
 
 GOLDENS = golden.select()
 FEATURE_GOLDENS = golden.select(FEATURE_PROFILES)
+ASYNC_GOLDENS = golden.load(golden.ASYNC)
+
+
+@pytest.mark.parametrize("recorded", ASYNC_GOLDENS, ids=lambda recorded: recorded.name)
+def test_we_decide_as_vllms_async_scheduler_did(recorded: golden.Golden) -> None:
+    """Each step is planned before the one before is taken in."""
+    assert recorded.trace.config.async_scheduling
+    difference = golden.mismatch(recorded, "mini_vllm")
+    assert difference is None, difference
+
+
+def test_late_results_are_recorded_under_every_pressure() -> None:
+    assert {g.profile for g in ASYNC_GOLDENS} == set(ASYNC_PROFILES)
+    shown = frozenset().union(*(g.features for g in ASYNC_GOLDENS))
+    assert shown >= {"preemption", "resumed-hit", "eos", "stop-token", "max-tokens", "max-model-len",
+                     "abort-running", "output-hit", "scheduled-victim"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [g.name for g in GOLDENS + FEATURE_GOLDENS])
