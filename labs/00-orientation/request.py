@@ -204,6 +204,24 @@ class Request:
         )
 
     @property
+    def num_output_placeholders(self) -> int:
+        """Tokens that steps on their way will sample: how many is known, but not which.
+
+        Whoever has computed its last known token has been sampled from, and each further token
+        that was scheduled stands for one more::
+
+            all_token_ids          | 7 1 5 2 |                        num_tokens 4
+            computed or scheduled  | 7 1 5 2 | ? |                    num_computed_tokens 5
+            sampled                          | ? | ? |                2 placeholders
+
+        0 when a step is planned after the step before it was taken in: then the newest token is
+        known, and not computed. Upstream counts them up and down in a field.
+
+        Source: vllm/v1/core/sched/async_scheduler.py#L18-L61 (AsyncScheduler) @ v0.22.1
+        """
+        return max(self.num_computed_tokens - len(self.all_token_ids) + 1, 0)
+
+    @property
     def has_encoder_inputs(self) -> bool:
         """Whether the prompt has images."""
         return bool(self.mm_features)

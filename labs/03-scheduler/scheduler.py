@@ -46,7 +46,7 @@ class Scheduler:
     """
 
     supports: ClassVar[frozenset[str]] = frozenset(
-        {"drafts", "encoder", "connector", "grammar", "pp"}
+        {"drafts", "encoder", "connector", "grammar", "pp", "async"}
     )
     """Features that a scheduler can serve; those of :mod:`mini_vllm.policies` can serve fewer."""
 
@@ -85,6 +85,12 @@ class Scheduler:
         """Tokens that a request had when it was last admitted. While it has no more, all that was
         scheduled of it were chunks of its prompt, and nothing can be guessed to follow them."""
         self.pause_state = PauseState.UNPAUSED
+        self.async_scheduling = bool(scheduler_config.async_scheduling)
+        """Whether a step may be planned before the tokens of the step before are known."""
+        self.max_concurrent_batches = 2 if self.async_scheduling else 1
+        """Plans that may be on their way at once, the newest included."""
+        self.num_empty_plans = 0
+        """One after the other, the newest included: as many may wait for what is on its way."""
         self.encoder_cache_manager: EncoderCacheManager | None = None
         """Whose embeddings are kept, if requests may have images (phase 13)."""
 
@@ -167,6 +173,9 @@ class Scheduler:
         ``num_computed_tokens`` advances here, not after the forward pass, so that the next
         step can be planned while this one still runs. Only rejected drafts are taken back.
 
+        With ``async_scheduling`` it may be called once more before the
+        :meth:`update_from_output` of the plan before: see :meth:`_late_tokens`.
+
         Raises:
             NoProgressError: if nothing can be scheduled now or in any later step.
 
@@ -214,6 +223,9 @@ class Scheduler:
         A victim that was in the plan already leaves it (:meth:`_refund`), and the position in
         ``running`` moves down with it. If the victim is the request itself, the pass is over.
 
+        With ``async_scheduling``, a request all of whose known tokens are computed may get a token
+        all the same (:meth:`_late_tokens`).
+
         Source: vllm/v1/core/sched/scheduler.py#L364-L533 (Scheduler.schedule) @ v0.22.1
         """
         # TODO 03.4
@@ -221,6 +233,26 @@ class Scheduler:
             "TODO 03.4: write Scheduler._schedule_running in labs/03-scheduler/scheduler.py"
             " (phase 03, 02-mini-build.md#task-4)"
         )
+
+    def _late_tokens(self, request: Request) -> int:
+        """Tokens to compute of a request whose newest token is still being sampled: that one.
+
+        The scheduler need not know which token it is, for the worker does. But it must not ask for
+        one token too many: the last that ``max_tokens`` permits is sampled and never computed. An
+        EOS cannot be foreseen, and then the step computes one token for nothing.
+
+        ::
+
+            known        | prompt | a b |            max_tokens 4: two more may come
+            placeholder  |        |     | ? |        one is on its way: compute it, sample the last
+
+        Source: vllm/v1/core/sched/scheduler.py#L369-L387 (Scheduler.schedule) @ v0.22.1
+        """
+        num_placeholders = request.num_output_placeholders
+        wanted = request.num_tokens + num_placeholders
+        if request.max_tokens is not None:
+            wanted = min(wanted, request.num_prompt_tokens + request.max_tokens - 1)
+        return wanted - request.num_computed_tokens
 
     def _pick_victim(self) -> Request:
         """The running request to preempt.
@@ -303,7 +335,17 @@ class Scheduler:
             if not any(extension.is_ready(request) for extension in self.extensions):
                 return False
             request.transition_to(RequestStatus.WAITING)
-        return all(extension.may_admit(request, self.running) for extension in self.extensions)
+        running = self.running
+        if self.async_scheduling:  # whose last token is being sampled is in no further step
+            running = [other for other in running if not self._is_ending(other)]
+        return all(extension.may_admit(request, running) for extension in self.extensions)
+
+    def _is_ending(self, request: Request) -> bool:
+        """Whether the last token that a request may have is being sampled."""
+        num_computed = request.num_computed_tokens
+        if num_computed < request.num_tokens_with_spec:
+            return False
+        return self._clamp_new_tokens(self._late_tokens(request), num_computed, 1) == 0
 
     def _try_admit(self, step: StepPlan, request: Request) -> bool:
         """Move a waiting request to ``running`` if its tokens and blocks can be had.
@@ -341,9 +383,13 @@ class Scheduler:
     def _check_progress(self, step: StepPlan) -> None:
         """Raise rather than let the caller spin on steps that are all the same."""
         if step.num_scheduled_tokens or step.preempted or self.capped or self.pause_state:
+            self.num_empty_plans = 0
             return
         if any(request.num_computed_tokens >= request.num_tokens for request in self.running):
             return  # their next tokens are still being sampled
+        self.num_empty_plans += 1
+        if self.num_empty_plans < self.max_concurrent_batches:
+            return  # a plan that is on its way may free what this one lacked: an image, a slot
         if self.running:
             raise NoProgressError(
                 f"{self.running[0]} is running but may compute nothing more: max_model_len is "
@@ -415,6 +461,22 @@ class Scheduler:
             "TODO 03.8: write Scheduler.update_from_output in labs/03-scheduler/scheduler.py"
             " (phase 03, 02-mini-build.md#task-8)"
         )
+
+    def _publish(self, request: Request) -> None:
+        """Make the blocks findable all of whose tokens have become known with the newest ones.
+
+        ``allocate_slots`` could not: when a late token was scheduled, nobody knew it, and a block
+        is found by its tokens. Before the request may be freed, for then it has no blocks.
+
+        Source: vllm/v1/core/sched/async_scheduler.py#L56-L60
+        (AsyncScheduler._update_request_with_output) @ v0.22.1
+        """
+        manager = self.kv_cache_manager
+        if manager.enable_caching:
+            num_known = request.num_computed_tokens - request.num_output_placeholders
+            num_full_blocks = num_known // manager.block_size
+            if num_full_blocks > manager.num_cached_blocks[request.request_id]:
+                manager.cache_blocks(request, num_full_blocks)
 
     def _append_until_stop(self, request: Request, token_ids: list[int]) -> RequestStatus | None:
         """Append tokens up to the first that ends the request; the rest is cut from the list.
@@ -528,8 +590,14 @@ class Scheduler:
             held = self.kv_cache_manager.req_to_blocks[request.request_id]
             slots = len(held) * self.cache_config.block_size
             assert request.num_computed_tokens <= slots, f"{request} has {slots} slots"
-            assert request.num_computed_tokens <= request.num_tokens
+            self._check_computed(request)
         for request in waiting:
             assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
             assert request.request_id not in self.kv_cache_manager.req_to_blocks
         self.kv_cache_manager.check_integrity(self.running)
+
+    def _check_computed(self, request: Request) -> None:
+        """Raise AssertionError if more of a request was scheduled than can be known by then: its
+        tokens and, with late results, the one on its way."""
+        num_late = request.num_computed_tokens - request.num_tokens
+        assert num_late <= self.async_scheduling, f"{request}: {num_late} tokens too many"

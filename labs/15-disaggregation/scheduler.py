@@ -448,7 +448,7 @@ class RemoteKVScheduler(Scheduler):
         for request in self.running:
             assert request.status == RequestStatus.RUNNING, f"{request} is in running"
             assert request.num_computed_tokens <= len(tables[request.request_id]) * size
-            assert request.num_computed_tokens <= request.num_tokens
+            self._check_computed(request)
         for request in waiting:
             assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
             holds = request.request_id in tables

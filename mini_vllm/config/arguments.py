@@ -62,6 +62,7 @@ class EngineOptions(TypedDict, total=False):
     max_num_encoder_input_tokens: int | None
     encoder_cache_size: int | None
     disable_chunked_mm_input: bool
+    async_scheduling: bool | None
     # ParallelConfig
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -97,7 +98,6 @@ class EngineOptions(TypedDict, total=False):
     max_seq_len_to_capture: int
     swap_space: float
     disable_cascade_attn: bool
-    async_scheduling: bool | None
     enable_log_requests: bool
     disable_log_requests: bool
     enable_server_load_tracking: bool

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
@@ -27,6 +27,8 @@ class Situation:
     scheduler: frozenset[str]
     """`supports` of the scheduler's class."""
 
+
+ASYNC = "async_scheduling"
 
 FEATURES: dict[str, Callable[[Situation], bool]] = {
     "speculative_config": lambda s: s.config.speculative is not None,
@@ -55,6 +57,8 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     "a scheduler without drafts": lambda s: "drafts" not in s.scheduler,
     "a scheduler without images": lambda s: "encoder" not in s.scheduler,
     "a scheduler without connectors": lambda s: "connector" not in s.scheduler,
+    ASYNC: lambda s: bool(s.config.scheduler.async_scheduling),
+    "a scheduler without late results": lambda s: "async" not in s.scheduler,
 }  # fmt: skip
 """How to see whether a feature, or a lack, is there."""
 
@@ -115,6 +119,16 @@ ROWS = (
     Row("images", "a scheduler without images", POLICY, "use the default scheduler"),
     Row("kv_transfer_config", "a scheduler without connectors", POLICY,
         "use the default scheduler"),
+    Row(ASYNC, "speculative_config",
+        "drafts follow the newest token, and with late results nobody knows it",
+        "leave one of them out"),
+    Row(ASYNC, "kv_transfer_config",
+        "a step that is under way may write blocks which a transfer reads or brings",
+        "leave one of them out"),
+    Row(ASYNC, "pipeline_parallel_size > 1",
+        "the first stage does not have the token that the last one has sampled",
+        "leave one of them out; a pipeline has several plans on their way anyway"),
+    Row(ASYNC, "a scheduler without late results", POLICY, "use the default scheduler"),
 )  # fmt: skip
 
 
@@ -128,7 +142,7 @@ def check(
         supports: of the model's class, a subset of {"tp", "pp", "lora", "quantization",
             "compile", "images"}.
         scheduler_cls: its ``supports`` is a subset of {"drafts", "encoder", "connector",
-            "grammar"}.
+            "grammar", "pp", "async"}.
 
     Raises:
         ValueError: naming both sides, the reason and the fix.
@@ -142,6 +156,23 @@ def check(
         if row.left in found and row.right in found:
             raise ValueError(f"{row.left} does not go with {row.right}: {row.why}; {row.fix}")
     _check_sizes(config, model_args)
+
+
+def settle_async_scheduling(
+    config: EngineConfig, supports: frozenset[str], scheduler_cls: Any, is_cuda: bool
+) -> EngineConfig:
+    """The configuration with `async_scheduling` decided: left open, it is on where a GPU would
+    otherwise wait for Python, and no row speaks against it. On a CPU both share the cores.
+
+    Source: vllm/config/vllm.py#L911-L977 (VllmConfig.__post_init__) @ v0.22.1
+    """
+    limits = config.scheduler
+    if limits.async_scheduling is not None:
+        return config
+    situation = Situation(config, supports, scheduler_cls.supports)
+    others = [row.right for row in ROWS if row.left == ASYNC]
+    is_on = is_cuda and not any(FEATURES[name](situation) for name in others)
+    return replace(config, scheduler=replace(limits, async_scheduling=is_on))
 
 
 def not_yet(feature: str, phase: int) -> ValueError:

@@ -31,7 +31,7 @@ from mini_vllm.errors import show
 from mini_vllm.json_files import parse_json
 
 SWITCHES = (
-    "async_scheduling", "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
+    "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
     "enable_log_requests", "enable_server_load_tracking", "enable_sleep_mode",
     "trust_remote_code",
 )  # fmt: skip

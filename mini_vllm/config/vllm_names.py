@@ -28,7 +28,6 @@ IGNORED: dict[str, str] = {
     "max_seq_len_to_capture": "every length is replayed from the same graph",
     "swap_space": "V1 does not swap",
     "disable_cascade_attn": "there is none",
-    "async_scheduling": "one plan at a time, except in a pipeline",
     "enable_log_requests": "requests are not logged",
     "disable_log_requests": "requests are not logged",
     "enable_server_load_tracking": "GET /load counts them always",

@@ -140,15 +140,20 @@ class EncoderCacheManager:
         for input_id in range(len(request.mm_features)):
             self.free_encoder_input(request, input_id)
 
-    def drop(self, request: Request, input_id: int) -> None:
+    def drop(self, request: Request, input_id: int, is_there: bool = False) -> None:
         """Forget an image that the worker never got: its step was undone, or has failed.
 
         Whoever counted on it asks again in the next step, as for every image in every step.
+
+        Args:
+            is_there: the worker may have it all the same, and is told to forget it.
         """
         mm_hash = request.mm_features[input_id].identifier
         needed_by = self.cached.pop(mm_hash, None)
         if needed_by is None:
             return
+        if is_there:
+            self.freed.append(mm_hash)
         num_embeds = request.get_num_encoder_embeds(input_id)
         self.num_free_slots += num_embeds
         if needed_by:

@@ -226,11 +226,11 @@ class EncoderInputs(SchedulerExtension):
     # ------------------------------------------------------------------ after the model
 
     def step_done(self, output: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
-        """Embeddings of a failed request were not kept; images that are computed are not needed."""
+        """Embeddings of a failed request are not kept; images that are computed are not needed."""
         for request_id in result.failed:
             for index in output.scheduled_encoder_inputs.get(request_id, ()):
                 if request_id in self.requests:
-                    self.manager.drop(self.requests[request_id], index)
+                    self.manager.drop(self.requests[request_id], index, is_there=True)
         for request_id in output.num_scheduled_tokens:
             if request_id in self.requests:
                 self.free_computed(self.requests[request_id])

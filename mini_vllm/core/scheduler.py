@@ -46,7 +46,7 @@ class Scheduler:
     """
 
     supports: ClassVar[frozenset[str]] = frozenset(
-        {"drafts", "encoder", "connector", "grammar", "pp"}
+        {"drafts", "encoder", "connector", "grammar", "pp", "async"}
     )
     """Features that a scheduler can serve; those of :mod:`mini_vllm.policies` can serve fewer."""
 

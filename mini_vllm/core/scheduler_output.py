@@ -204,6 +204,15 @@ class ModelRunnerOutput:
     kv_connector_output: KVConnectorOutput | None = None
     """What the worker's half of a KV connector has to tell the scheduler's half."""
 
+    def forget(self, request_id: str) -> None:
+        """Drop all that was brought for a request which is no more."""
+        parts: tuple[dict[str, Any], ...] = (
+            self.sampled_token_ids, self.logprobs, self.prompt_logprobs, self.draft_token_ids,
+            self.failed,
+        )  # fmt: skip
+        for part in parts:
+            part.pop(request_id, None)
+
 
 @dataclass(slots=True)
 class RequestTimes:

@@ -1,4 +1,4 @@
-"""Plans on their way: as many at once as there are pipeline stages.
+"""Plans on their way: as many at once as there are pipeline stages, and two with late results.
 
 ::
 
@@ -6,8 +6,12 @@
     stage 0   A . B . A .            stage 0   A B A B A B
     stage 1   . A . B . A            stage 1   . A B A B A
 
-A stage that waits for the others is idle. So the next plan is sent before the answer to the last
-is there; nothing in it may depend on that answer.
+    host      p . u p . u            host      p p u p u p u        p: plan, u: update
+    device    . A . . A .            device    . A A A A A A
+
+A stage that waits for the others is idle, and so is a device that waits for Python. So the next
+plan is sent before the answer to the last is there. In a pipeline nothing in it may depend on that
+answer; with late results the worker puts in what the scheduler does not know.
 
 Source: vllm/v1/engine/core.py#L469-L585 (EngineCore.step_with_batch_queue) @ v0.22.1
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mini_vllm.core.scheduler_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
@@ -38,6 +42,10 @@ class Batch:
     """On the performance counter."""
     scheduled_at: float
     """On the monotonic clock."""
+    requests: dict[str, Request] = field(default_factory=dict)
+    """Those that were planned, by id. When the answer comes, an id may mean another request."""
+    is_deferred: bool = False
+    """Whether it is executed and not sampled yet: a grammar needs the answer before."""
 
 
 def step_with_batch_queue(

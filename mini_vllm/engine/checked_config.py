@@ -120,6 +120,20 @@ def check_shape(
     check_drafter(config, args)
 
 
+def with_async_scheduling(
+    config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler]
+) -> EngineConfig:
+    """The configuration with `async_scheduling` decided by the device; see `combinations`."""
+    import torch
+
+    from mini_vllm.model.registry import resolve_model_class
+
+    device = config.model.device
+    is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    supports = resolve_model_class(args.architectures).supports
+    return combinations.settle_async_scheduling(config, supports, scheduler_cls, is_cuda)
+
+
 def _warn_of_what_is_not_read(model: ModelConfig) -> None:
     file = generation_file(model.model, model.generation_config)
     if model.generation_config == "vllm" or not file.is_file():

@@ -9,6 +9,7 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,11 @@ from mini_vllm.core.scheduler_output import (
 )
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
-from mini_vllm.engine.checked_config import check_shape, load_model_args
+from mini_vllm.engine.checked_config import (
+    check_shape,
+    load_model_args,
+    with_async_scheduling,
+)
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV
@@ -109,6 +114,7 @@ class EngineCore:
         started = time.monotonic()
         self.model_args = load_model_args(config.model)
         check_shape(config, self.model_args, scheduler_cls)
+        config = with_async_scheduling(config, self.model_args, scheduler_cls)
         self.image_processor = make_image_processor(config, self.model_args)
         if self.image_processor is not None:
             config = with_encoder_limits(config, self.image_processor.largest)
@@ -341,19 +347,42 @@ class EngineCore:
         started = time.perf_counter()
         hopeless = end_hopeless(self.scheduler)
         plan = self.scheduler.schedule()
-        if self.batch_queue_size > 1:
+        if self.config.parallel.pipeline_parallel_size > 1:
             plan.new_token_ids = new_token_ids(plan, self.scheduler.requests)
-        scheduled_at = time.monotonic()
+        batch = Batch(plan, Future(), hopeless, started, time.monotonic())
+        if self.batch_queue_size > 1:
+            requests = self.scheduler.requests
+            batch.requests = {i: requests[i] for i in plan.num_scheduled_tokens}
+            batch.is_deferred = bool(self.batch_queue) and self._needs_answer(batch)
         self.executor.execute_model(plan)
-        masks = self.structured_output_manager.get_grammar_output(plan)  # while it computes
-        answer = self.executor.sample_tokens(masks)
-        return Batch(plan, answer, hopeless, started, scheduled_at)
+        if not batch.is_deferred:
+            self._sample(batch)
+        return batch
+
+    def _needs_answer(self, batch: Batch) -> bool:
+        """Whether a grammar has to follow a token on its way before this plan can be sampled.
+
+        Source: vllm/v1/core/sched/async_scheduler.py#L26-L29
+        (AsyncScheduler._update_after_schedule) @ v0.22.1
+        """
+        return any(
+            request_id in batch.requests and request.num_output_placeholders > 1
+            for request_id, request in self.structured_output_manager.requests.items()
+        )
+
+    def _sample(self, batch: Batch) -> None:
+        masks = self.structured_output_manager.get_grammar_output(batch.plan)  # while it computes
+        batch.answer = self.executor.sample_tokens(masks)
+        batch.is_deferred = False
 
     def _finish(self, batch: Batch) -> list[EngineCoreOutput]:
         """Wait for the answer to a plan, and take it in."""
         plan, result = batch.plan, batch.answer.result()
-        if result.failed and self.batch_queue_size > 1:  # only the last stage has noticed
+        if result.failed and self.batch_queue_size > 1:  # nobody else has noticed yet
             self.executor.call("scrub")
+        for request_id, planned in batch.requests.items():
+            if self.scheduler.requests.get(request_id) is not planned:
+                result.forget(request_id)
         self.checkpoint.num_output_tokens = {
             request_id: request.num_output_tokens
             for request_id in plan.num_scheduled_tokens
@@ -371,6 +400,8 @@ class EngineCore:
             stats = replace(self.make_stats(), drafts=drafts)
             for observer in self.observers:
                 observer(plan, outputs, time.perf_counter() - batch.started, stats)
+        if self.batch_queue and self.batch_queue[0].is_deferred:
+            self._sample(self.batch_queue[0])
         return outputs
 
     def undo(self) -> None:
@@ -458,6 +489,8 @@ class EngineCore:
                 f"{len(self.scheduler.requests)} requests are unfinished; abort them, or wait for "
                 "them, before the engine sleeps"
             )
+        while self.batch_queue:  # plans of requests that have ended meanwhile
+            self._finish(self.batch_queue.pop())
         self.executor.call("sleep")
 
     def wake_up(self) -> None:

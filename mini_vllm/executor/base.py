@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
 GRACE_SECONDS = 5.0
@@ -38,7 +39,7 @@ class Executor(ABC):
     """Runs methods of :class:`~mini_vllm.executor.worker.Worker` on every rank."""
 
     max_concurrent_batches = 1
-    """Plans that may be on their way at once: as many as there are pipeline stages."""
+    """Plans that may be on their way at once; see :func:`most_batches`."""
 
     @abstractmethod
     def collective_rpc(
@@ -87,6 +88,17 @@ class Executor(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Let go of the workers. May be called twice."""
+
+
+def most_batches(config: EngineConfig) -> int:
+    """Plans that may be on their way at once: one for each pipeline stage, and with late results
+    one that computes and one that waits for it.
+
+    Source: vllm/v1/executor/uniproc_executor.py#L76-L78 (UniProcExecutor.max_concurrent_batches)
+    @ v0.22.1
+    """
+    with_late_results = 2 if config.scheduler.async_scheduling else 1
+    return max(config.parallel.pipeline_parallel_size, with_late_results)
 
 
 def run_method(

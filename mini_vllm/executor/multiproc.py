@@ -31,7 +31,7 @@ from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, Sc
 from mini_vllm.distributed.parallel_state import STEP_SECONDS, Rendezvous, open_store
 from mini_vllm.distributed.shm_broadcast import MessageQueue
 from mini_vllm.errors import EngineDeadError
-from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method
+from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method, most_batches
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.worker_process import Answer, Call, run_worker
 
@@ -226,7 +226,7 @@ class MultiprocExecutor(Executor):
         world_size = parallel.world_size
         _check_devices(config)
         _check_main_module()
-        self.max_concurrent_batches = parallel.pipeline_parallel_size
+        self.max_concurrent_batches = most_batches(config)
         self.output_rank = world_size - parallel.tensor_parallel_size
         step_seconds = parallel.distributed_timeout_seconds or STEP_SECONDS
         self._step_seconds = step_seconds + GRACE_SECONDS

@@ -32,7 +32,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import STEP_SECONDS
 from mini_vllm.errors import EngineDeadError
-from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method
+from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method, most_batches
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.ray_worker import RayWorker
 from mini_vllm.extras import from_extra
@@ -63,7 +63,7 @@ class RayExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         ray = import_ray()
         parallel = config.parallel
-        self.max_concurrent_batches = parallel.pipeline_parallel_size
+        self.max_concurrent_batches = most_batches(config)
         self.output_rank = parallel.world_size - parallel.tensor_parallel_size
         step_seconds = parallel.distributed_timeout_seconds or STEP_SECONDS
         is_ours = _connect(ray, parallel.num_workers)

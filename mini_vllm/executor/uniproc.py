@@ -12,17 +12,41 @@ from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
-from mini_vllm.executor.base import Executor, Method, run_method
+from mini_vllm.errors import EngineDeadError
+from mini_vllm.executor.base import Executor, Method, most_batches, run_method
 from mini_vllm.executor.worker import Worker
+from mini_vllm.worker.late_results import LateOutput
 
 logger = logging.getLogger(__name__)
+
+
+class LateAnswer(Future[ModelRunnerOutput]):
+    """The answer to a step that may still run.
+
+    Args:
+        is_there: whether ``take`` would return at once.
+        take: waits for the answer.
+    """
+
+    def __init__(self, is_there: Callable[[], bool], take: Callable[[], ModelRunnerOutput]) -> None:
+        super().__init__()
+        self._is_there, self._take = is_there, take
+
+    def done(self) -> bool:
+        return super().done() or self._is_there()
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        """The answer, whenever it comes; ``timeout`` changes nothing."""
+        if not super().done():
+            self.set_result(self._take())
+        return super().result()
 
 
 class LoneWorker:
     """The two halves of a step on a worker that is alone.
 
     What fails ends the requests of that step only: there is no other rank that could have got
-    out of step.
+    out of step. But if the device itself is lost, the engine is dead.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -32,25 +56,54 @@ class LoneWorker:
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         self._plan, self._failure = plan, None
-        self._try(lambda: self.worker.execute_model(plan))
+        try:
+            self.worker.execute_model(plan)
+        except Exception as error:
+            self._failure = self._reason(error)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
-        assert self._plan is not None, "execute_model comes first"
-        if self._failure is None:
-            result = self._try(lambda: self.worker.sample_tokens(masks))
-        if self._failure is not None:
-            failed = dict.fromkeys(self._plan.num_scheduled_tokens, self._failure)
-            result = ModelRunnerOutput(
-                failed=failed, kv_connector_output=self.worker.take_kv_report()
-            )
-        return result
+        return self._outcome(self._failure, lambda: self.worker.sample_tokens(masks))
 
-    def _try(self, run: Callable[[], Any]) -> Any:
-        try:
-            return run()
-        except Exception as error:
-            logger.exception("the forward pass failed; its requests end with an error")
-            self._failure = f"the forward pass failed: {error}"
+    def sample_tokens_late(self, masks: GrammarOutput | None) -> LateAnswer:
+        """The same, for an engine that asks for the answer when the next step was started."""
+        plan, failure = self._plan, self._failure
+        output: LateOutput | None = None
+        if failure is None:
+            try:
+                output = self.worker.sample_tokens_late(masks)
+            except Exception as error:
+                failure = self._reason(error)
+        if output is None:
+            return LateAnswer(lambda: True, lambda: self._failed(plan, failure))
+        return LateAnswer(output.done, lambda: self._outcome(None, output.get_output, plan))
+
+    def _outcome(
+        self,
+        failure: str | None,
+        run: Callable[[], ModelRunnerOutput],
+        plan: SchedulerOutput | None = None,
+    ) -> ModelRunnerOutput:
+        """What ``run`` returns, or an answer that says why there is none."""
+        if failure is None:
+            try:
+                return run()
+            except Exception as error:
+                failure = self._reason(error)
+        return self._failed(plan or self._plan, failure)
+
+    def _failed(self, plan: SchedulerOutput | None, failure: str | None) -> ModelRunnerOutput:
+        assert plan is not None and failure is not None, "execute_model comes first"
+        failed = dict.fromkeys(plan.num_scheduled_tokens, failure)
+        return ModelRunnerOutput(failed=failed, kv_connector_output=self.worker.take_kv_report())
+
+    def _reason(self, error: Exception) -> str:
+        """Why a step has failed. Raises EngineDeadError if each further one would fail as well."""
+        if self.worker.is_lost():
+            raise EngineDeadError(
+                f"{self.worker.device} answers no more: {error}; start a new process"
+            ) from error
+        logger.exception("the forward pass failed; its requests end with an error")
+        return f"the forward pass failed: {error}"
 
 
 class UniProcExecutor(Executor):
@@ -58,6 +111,8 @@ class UniProcExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         self.worker = Worker(config)
+        self.gives_late_results = bool(config.scheduler.async_scheduling)
+        self.max_concurrent_batches = most_batches(config)
         self._steps = LoneWorker(self.worker)
 
     def collective_rpc(
@@ -73,6 +128,8 @@ class UniProcExecutor(Executor):
         self._steps.execute_model(plan)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> Future[ModelRunnerOutput]:
+        if self.gives_late_results:
+            return self._steps.sample_tokens_late(masks)
         answer: Future[ModelRunnerOutput] = Future()
         answer.set_result(self._steps.sample_tokens(masks))
         return answer

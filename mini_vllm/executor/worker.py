@@ -53,6 +53,7 @@ from mini_vllm.worker.kv_cache import (
     shared_memory,
 )
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
+from mini_vllm.worker.late_results import LateOutput, LateResults
 from mini_vllm.worker.model_runner import ModelRunner
 from mini_vllm.worker.threads import StepThreads
 
@@ -240,6 +241,8 @@ class Worker:
         )
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
+        if limits.async_scheduling and self.config.parallel.backend == "uni":
+            self.model_runner.late = LateResults(self.model_runner.batch, self.device)
         if self.drafter is not None:
             runner = self.model_runner
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
@@ -300,6 +303,20 @@ class Worker:
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
         return self.model_runner.sample_tokens(masks)
 
+    def sample_tokens_late(self, masks: GrammarOutput | None) -> LateOutput:
+        """:meth:`sample_tokens` without waiting for the tokens, for an engine in this process."""
+        return self.model_runner.sample_tokens_late(masks)
+
+    def is_lost(self) -> bool:
+        """Whether the device answers no more: an error of CUDA stays until the process ends."""
+        if self.device.type != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return True
+        return False
+
     def add_lora(self, key: str, path: str, in_use: Sequence[str]) -> str | None:
         """Load an adapter; None, or why it cannot be served.
 
@@ -348,7 +365,7 @@ class Worker:
 
     def scrub(self) -> None:
         """A request has failed somewhere: make what it left in the cache finite."""
-        self.model_runner.kv_cache.scrub()
+        self.model_runner.scrub()
 
     def pid(self) -> int:
         """The process that the worker lives in."""

@@ -216,10 +216,9 @@ def _penalties(
         (row.params.repetition_penalty, row.params.presence_penalty, row.params.frequency_penalty)
         for row in rows
     ]
-    off = (1.0, 0.0, 0.0)
-    if all(value == off for value in values):
+    penalised = [(index, row) for index, row in enumerate(rows) if has_penalties(row.params)]
+    if not penalised:
         return None
-    penalised = [(index, row) for index, row in enumerate(rows) if values[index] != off]
     prompt = _pairs([(index, row.prompt_token_ids) for index, row in penalised], device)
     output = _pairs([(index, row.output_token_ids) for index, row in penalised], device)
     counts = torch.zeros(len(rows), vocab_size, device=device)
@@ -227,6 +226,12 @@ def _penalties(
     pair_rows, pair_token_ids = map(torch.cat, zip(prompt, output, strict=True))
     repetition, presence, frequency = torch.tensor(values, device=device).unbind(1)
     return Penalties(pair_rows, pair_token_ids, counts, repetition, presence, frequency)
+
+
+def has_penalties(params: SamplingParams) -> bool:
+    """Whether a request's tokens so far change the logits of the next one."""
+    values = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    return values != (1.0, 0.0, 0.0)
 
 
 def _pairs(

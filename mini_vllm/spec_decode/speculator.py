@@ -140,7 +140,9 @@ class Speculator:
             rows = range(int(first_rows[index]), int(first_rows[index]) + len(tokens))
             if (wanted := state.sampling_params.logprob_token_ids) is not None:
                 result.logprobs[state.req_id] = [
-                    logprobs_of(logits[row], [token, *wanted])
+                    logprob_entries(
+                        logprobs_of(logits[row], token_ids.new_tensor([token]), wanted)
+                    )[0]
                     for row, token in zip(rows, tokens, strict=True)
                 ]
             elif (k := state.sampling_params.logprobs) is not None:

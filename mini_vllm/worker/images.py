@@ -82,6 +82,7 @@ class RunnerImages:
         """This step's encodings, and whose they are; they stay if the step succeeds."""
         self._owner: dict[str, str] = {}
         self._broken: set[str] = set()
+        """Images whose encoding, of this step or a kept one, is not to be used."""
 
     def update(self, plan: SchedulerOutput) -> None:
         """Forget what the scheduler has evicted, then encode what it has planned.
@@ -90,6 +91,7 @@ class RunnerImages:
         """
         for mm_hash in plan.free_encoder_mm_hashes:
             self.runner.encoder_cache.pop(mm_hash, None)
+        self._broken &= self.runner.encoder_cache.keys()
         for req_id in [i for i in self.features if i not in self.runner.requests]:
             self._forget(req_id)
         for new in plan.scheduled_new_reqs:
@@ -109,7 +111,7 @@ class RunnerImages:
         self.positions.pop(req_id, None)
 
     def _encode(self, plan: SchedulerOutput) -> None:
-        self._fresh, self._owner, self._broken = {}, {}, set()
+        self._fresh, self._owner = {}, {}
         images: dict[str, MultiModalFeatureSpec] = {}
         for req_id, input_ids in plan.scheduled_encoder_inputs.items():
             for index in input_ids:
@@ -128,8 +130,7 @@ class RunnerImages:
         is_good = torch.stack([output.isfinite().all() for output in outputs]).tolist()
         for mm_hash, output, good in zip(images, outputs, is_good, strict=True):
             self._fresh[mm_hash] = output if good else torch.zeros_like(output)
-            if not good:
-                self._broken.add(mm_hash)
+            (self._broken.discard if good else self._broken.add)(mm_hash)
 
     def apply(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
         """Put image positions and embeddings into a step that needs them.
@@ -177,9 +178,13 @@ class RunnerImages:
                 result.failed[req_id] = "the encoder returned NaN or infinity for one of its images"
 
     def keep(self, result: ModelRunnerOutput) -> None:
-        """The step is done: keep its encodings, but not those of a request that failed."""
+        """The step is done: keep its encodings, but not those of a request that failed.
+
+        With late results the scheduler has planned another step before it hears of a failure, and
+        that step may count on them. So all are kept until it has them forgotten.
+        """
         for mm_hash, rows in self._fresh.items():
-            if self._owner[mm_hash] not in result.failed:
+            if self.runner.late is not None or self._owner[mm_hash] not in result.failed:
                 self.runner.encoder_cache[mm_hash] = rows
         self._fresh = {}
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,16 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.scheduler_output import (
     GrammarOutput,
     ModelRunnerOutput,
-    PromptLogprobs,
     SchedulerOutput,
 )
 from mini_vllm.distributed.pipeline import missing_tokens
+from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
-from mini_vllm.worker.sample_step import SampleStep, prompt_logprob_entries
+from mini_vllm.worker.late_results import LateOutput, LateResults
+from mini_vllm.worker.sample_step import PromptDrawn, SampleStep, report_drawn, report_prompts
 from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
@@ -50,6 +51,8 @@ class StepState:
     """None if the plan has no tokens."""
     hidden: Tensor | None = None
     """``[T, H]``; None on a pipeline stage that hands them on."""
+    prompts: list[PromptDrawn] = field(default_factory=list)
+    """Log probabilities of prompts, on the device."""
 
 
 class RunnerFrame(ABC):
@@ -87,6 +90,8 @@ class RunnerFrame(ABC):
         self.connector: Connector | None = None
         self.speculator: Speculator | None = None
         self.pipeline: Pipeline | None = None
+        self.late: LateResults | None = None
+        """With results that come one step late: where the newest tokens are."""
         self._state: StepState | None = None
 
     def use_processors(self, processors: Sequence[Any]) -> None:
@@ -132,13 +137,15 @@ class RunnerFrame(ABC):
             if self.speculator is not None:
                 self.speculator.write_drafts(plan)
             inputs = self._prepare_inputs(plan)
+            if self.late is not None:
+                inputs.input_ids = self.late.resolve(inputs.input_ids)
             if self.images is not None:
                 self.images.apply(inputs, state.result)
             if self.lora is not None:
                 self.lora.map(inputs, state.result)
             state.inputs, state.hidden = inputs, self._forward(inputs)
             if state.hidden is not None:
-                self._add_prompt_logprobs(inputs, state.hidden, state.result)
+                state.prompts = self._prompt_logprobs(inputs, state.hidden)
             if self.speculator is not None:
                 self.speculator.spread_rows(plan, inputs)
         if self.connector is not None:
@@ -154,25 +161,62 @@ class RunnerFrame(ABC):
         Source: vllm/v1/worker/gpu_model_runner.py#L4320-L4588 (GPUModelRunner.sample_tokens)
         @ v0.22.1
         """
-        assert self._state is not None, "execute_model comes first"
-        state, self._state = self._state, None
+        state = self._take_state()
         result, inputs, hidden = state.result, state.inputs, state.hidden
         if inputs is None or hidden is None:
             return result
+        report_prompts(state.prompts, result)
         if len(inputs.sample_rows):
-            logits = self.model.compute_logits(hidden[inputs.logits_indices])
-            if masks is not None:
-                self._apply_masks(masks, state.plan, inputs, logits)
+            logits = self._logits(state, inputs, hidden, masks)
             self._append_tokens(inputs.sample_rows, self._sample(inputs, logits, result))
         if self.speculator is not None:
             result.draft_token_ids = self.speculator.propose(state.plan, inputs, hidden, result)
         if result.failed:
-            self.kv_cache.scrub()
-            if self.speculator is not None:
-                self.speculator.scrub()
+            self.scrub()
         if self.images is not None:
             self.images.keep(result)
         return result
+
+    @torch.inference_mode()
+    def sample_tokens_late(self, masks: GrammarOutput | None) -> LateOutput:
+        """:meth:`sample_tokens`, but the tokens stay on the device until they are asked for.
+
+        The next step may be executed meanwhile. A failure of a row is heard of late, too: by
+        then the engine calls :meth:`scrub`.
+        """
+        assert self.late is not None
+        state = self._take_state()
+        inputs, drawn, rows = state.inputs, None, np.zeros(0, dtype=np.int64)
+        if inputs is not None and state.hidden is not None and len(inputs.sample_rows):
+            rows = inputs.sample_rows
+            logits = self._logits(state, inputs, state.hidden, masks)
+            states = [self._state_in_row(row) for row in rows.tolist()]
+            if self.sample_step.looks_back(states):
+                self.late.settle()
+            drawn = self.sample_step.draw(states, logits)
+        if self.images is not None:
+            self.images.keep(state.result)
+        return self.late.reserve(rows, drawn, state.prompts, state.result)
+
+    def _take_state(self) -> StepState:
+        assert self._state is not None, "execute_model comes first"
+        state, self._state = self._state, None
+        return state
+
+    def _logits(
+        self, state: StepState, inputs: StepInputs, hidden: Tensor, masks: GrammarOutput | None
+    ) -> Tensor:
+        """Logits ``[B, V]`` of the rows to sample, without the tokens that grammars forbid."""
+        logits = self.model.compute_logits(hidden[inputs.logits_indices])
+        if masks is not None:
+            self._apply_masks(masks, state.plan, inputs, logits)
+        return logits
+
+    def scrub(self) -> None:
+        """A request has failed: what it left in the caches must not spoil those who come after."""
+        self.kv_cache.scrub()
+        if self.speculator is not None:
+            self.speculator.scrub()
 
     def restart(self, req_ids: Sequence[str]) -> None:
         """Forget all rows, and all requests but these, who come back as new or resumed ones."""
@@ -181,6 +225,8 @@ class RunnerFrame(ABC):
         self.batch.req_id_to_row.clear()
         self.use_processors(self.logits_processors)
         self._state = None
+        if self.late is not None:
+            self.late.clear()
         if self.images is not None:
             self.images.restart()
 
@@ -236,7 +282,9 @@ class RunnerFrame(ABC):
         states = [self._state_in_row(row) for row in inputs.sample_rows]
         if self.speculator is not None and self.speculator.has_drafts:
             return self.speculator.verify(self.sample_step, states, logits, result).numpy()
-        return self.sample_step.sample(states, logits, result).numpy()
+        drawn = self.sample_step.draw(states, logits).apply(Tensor.cpu)
+        report_drawn(drawn, drawn.token_ids.tolist(), result)
+        return drawn.token_ids.numpy()
 
     def _append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Append ``[B]`` tokens, or ``[B, K + 1]``; negative ones stand behind a row's last, and
@@ -313,14 +361,13 @@ class RunnerFrame(ABC):
         assert state is not None
         return state
 
-    def _add_prompt_logprobs(
-        self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput
-    ) -> None:
+    def _prompt_logprobs(self, inputs: StepInputs, hidden: Tensor) -> list[PromptDrawn]:
         """Log probabilities of the prompt tokens that follow those computed in this step.
 
         Source: vllm/v1/worker/gpu_model_runner.py#L5338-L5440
         (GPUModelRunner._get_prompt_logprobs_dict) @ v0.22.1
         """
+        found: list[PromptDrawn] = []
         start = 0
         metadata = inputs.metadata
         for req_id, num_tokens, seq_len in zip(
@@ -332,6 +379,8 @@ class RunnerFrame(ABC):
             if num_logprobs is not None and first < len(state.prompt_token_ids):
                 targets = state.prompt_token_ids[first : seq_len + 1]
                 logits = self.model.compute_logits(hidden[start : start + len(targets)])
-                entries = prompt_logprob_entries(logits, targets, num_logprobs)
-                result.prompt_logprobs[req_id] = PromptLogprobs(first, entries)
+                target_ids = torch.tensor(targets, device=logits.device)
+                tensors = compute_prompt_logprobs(logits, target_ids, num_logprobs)
+                found.append(PromptDrawn(req_id, first, tensors))
             start += num_tokens
+        return found

@@ -5,18 +5,57 @@ Source: vllm/v1/worker/gpu_model_runner.py#L4320-L4588 (GPUModelRunner.sample_to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mini_vllm.core.scheduler_output import LogprobsEntry, ModelRunnerOutput
+from mini_vllm.core.scheduler_output import LogprobsEntry, ModelRunnerOutput, PromptLogprobs
 from mini_vllm.sample.custom import CustomSampler
-from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow, make_sampling_metadata
-from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler, compute_prompt_logprobs
+from mini_vllm.sample.metadata import (
+    SamplingMetadata,
+    SamplingRow,
+    has_penalties,
+    make_sampling_metadata,
+)
+from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler
 from mini_vllm.worker.input_batch import CachedRequestState
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the sampler has chosen for B rows, in tensors: on the device, or copied to the host."""
+
+    states: list[CachedRequestState]
+    token_ids: Tensor
+    """``[B]`` int64; negative for a row that failed, see ``ERRORS``."""
+    logprobs: LogprobsTensors | None
+    """Of all rows, if one of them wants any."""
+    named: dict[int, LogprobsTensors]
+    """By row, of the tokens that its request has named; ``[1, k + 1]``."""
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Drawn:
+        """The same with ``function`` of each tensor."""
+        return replace(
+            self,
+            token_ids=function(self.token_ids),
+            logprobs=self.logprobs and LogprobsTensors(*map(function, self.logprobs)),
+            named={row: LogprobsTensors(*map(function, t)) for row, t in self.named.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDrawn:
+    """Log probabilities of prompt tokens that follow one another, in tensors."""
+
+    req_id: str
+    start: int
+    tensors: LogprobsTensors
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> PromptDrawn:
+        return replace(self, tensors=LogprobsTensors(*map(function, self.tensors)))
 
 
 class SampleStep:
@@ -33,35 +72,36 @@ class SampleStep:
         self._states: list[CachedRequestState] = []
         self._metadata: SamplingMetadata | None = None
 
-    def sample(
-        self, states: list[CachedRequestState], logits: Tensor, result: ModelRunnerOutput
-    ) -> Tensor:
-        """Choose the next token of every row, and report it in ``result``.
+    def draw(self, states: list[CachedRequestState], logits: Tensor) -> Drawn:
+        """Choose the next token of every row. Nothing waits for the device.
 
         Args:
             states: of the B rows.
             logits: ``[B, V]`` float32.
-
-        Returns:
-            Token ids ``[B]`` int64 on the CPU; negative for a row that failed, see ``ERRORS``.
         """
         metadata = self.metadata_of(states, logits.shape[1])
         sampled = self.sampler(logits, self._without_bad_words(states, metadata, logits.shape[1]))
-        metadata.advance(sampled.sampled_token_ids)
-        token_ids = sampled.sampled_token_ids.cpu()
-        entries = logprob_entries(sampled.logprobs) if sampled.logprobs else []
-        for index, (state, token_id) in enumerate(zip(states, token_ids.tolist(), strict=True)):
-            if token_id < 0:
-                result.failed[state.req_id] = ERRORS[token_id]
-                continue
-            result.sampled_token_ids[state.req_id] = [token_id]
-            params = state.sampling_params
-            if params.logprob_token_ids is not None:
-                wanted = [token_id, *params.logprob_token_ids]
-                result.logprobs[state.req_id] = [logprobs_of(logits[index], wanted)]
-            elif params.logprobs is not None:
-                result.logprobs[state.req_id] = [entries[index].top(params.logprobs)]
-        return token_ids
+        token_ids = sampled.sampled_token_ids
+        metadata.advance(token_ids)
+        named = {
+            row: logprobs_of(logits[row], token_ids[row : row + 1], wanted)
+            for row, state in enumerate(states)
+            if (wanted := state.sampling_params.logprob_token_ids) is not None
+        }
+        return Drawn(states, token_ids, sampled.logprobs, named)
+
+    def looks_back(self, states: list[CachedRequestState]) -> bool:
+        """Whether :meth:`draw` will read output tokens of these rows on the host, the newest too.
+
+        Bad words and a user's own processors do in each step. Penalties keep count on the device,
+        and read the output only when other rows are sampled than in the step before.
+        """
+        if isinstance(self.sampler, CustomSampler):
+            return True
+        params = [state.sampling_params for state in states]
+        if any(p.bad_words_token_ids for p in params):
+            return True
+        return any(map(has_penalties, params)) and not self._are_the_same(states)
 
     def _without_bad_words(
         self, states: list[CachedRequestState], metadata: SamplingMetadata, vocab_size: int
@@ -92,9 +132,7 @@ class SampleStep:
 
         The same requests, not the same ids: an id may come back as another request.
         """
-        same = len(states) == len(self._states) and all(
-            now is before for now, before in zip(states, self._states, strict=True)
-        )
+        same = self._are_the_same(states)
         is_custom = isinstance(self.sampler, CustomSampler)
         if self._metadata is None or not same:
             rows = [sampling_row(state) for state in states]
@@ -105,6 +143,37 @@ class SampleStep:
         elif is_custom:
             self.sampler.rows_stayed()
         return self._metadata
+
+    def _are_the_same(self, states: list[CachedRequestState]) -> bool:
+        return len(states) == len(self._states) and all(
+            now is before for now, before in zip(states, self._states, strict=True)
+        )
+
+
+def report_drawn(drawn: Drawn, token_ids: list[int], result: ModelRunnerOutput) -> None:
+    """Write into ``result`` what was sampled, or why nothing was.
+
+    Args:
+        drawn: on the host.
+        token_ids: ``drawn.token_ids`` as a list.
+    """
+    entries = logprob_entries(drawn.logprobs) if drawn.logprobs else []
+    for index, (state, token_id) in enumerate(zip(drawn.states, token_ids, strict=True)):
+        if token_id < 0:
+            result.failed[state.req_id] = ERRORS[token_id]
+            continue
+        result.sampled_token_ids[state.req_id] = [token_id]
+        if index in drawn.named:
+            result.logprobs[state.req_id] = logprob_entries(drawn.named[index])
+        elif (num_logprobs := state.sampling_params.logprobs) is not None:
+            result.logprobs[state.req_id] = [entries[index].top(num_logprobs)]
+
+
+def report_prompts(prompts: Sequence[PromptDrawn], result: ModelRunnerOutput) -> None:
+    """Write into ``result`` the log probabilities of prompts, which are on the host."""
+    for one in prompts:
+        entries = logprob_entries(one.tensors)
+        result.prompt_logprobs[one.req_id] = PromptLogprobs(one.start, entries)
 
 
 def tokens_to_avoid(
@@ -117,15 +186,20 @@ def tokens_to_avoid(
             yield last
 
 
-def logprobs_of(logits: Tensor, token_ids: list[int]) -> LogprobsEntry:
-    """Log probabilities of these tokens, by one row of logits ``[V]``; the first is the sampled.
+def logprobs_of(logits: Tensor, token_id: Tensor, named: Sequence[int]) -> LogprobsTensors:
+    """Log probabilities of the sampled token and of the named ones, by one row of logits.
+
+    Args:
+        logits: ``[V]``.
+        token_id: ``[1]`` int64, on the same device; a negative one stands for a failure.
 
     Source: vllm/v1/sample/sampler.py#L146-L206 (Sampler.gather_specific_token_logprobs) @ v0.22.1
     """
     logprobs = logits.float().log_softmax(dim=-1)
-    wanted = logprobs[torch.tensor(token_ids, device=logits.device)].tolist()
-    rank = int((logprobs >= logprobs[token_ids[0]]).sum())
-    return LogprobsEntry(token_ids, wanted, rank)
+    wanted = torch.cat((token_id.clamp(min=0), torch.tensor(named, device=logits.device)))
+    chosen = logprobs[wanted]
+    rank = (logprobs >= chosen[0]).sum()
+    return LogprobsTensors(wanted[None], chosen[None], rank[None])
 
 
 def sampling_row(state: CachedRequestState) -> SamplingRow:
@@ -136,11 +210,3 @@ def sampling_row(state: CachedRequestState) -> SamplingRow:
 def logprob_entries(tensors: LogprobsTensors) -> list[LogprobsEntry]:
     columns = (column.tolist() for column in tensors)
     return [LogprobsEntry(*row) for row in zip(*columns, strict=True)]
-
-
-def prompt_logprob_entries(
-    logits: Tensor, targets: Sequence[int], num_logprobs: int
-) -> list[LogprobsEntry]:
-    """Candidates for the prompt tokens ``targets``, from the logits ``[N, V]`` before each."""
-    target_ids = torch.tensor(targets, device=logits.device)
-    return logprob_entries(compute_prompt_logprobs(logits, target_ids, num_logprobs))

@@ -34,8 +34,10 @@ def test_we_decide_as_vllms_async_scheduler_did(recorded: golden.Golden) -> None
 def test_late_results_are_recorded_under_every_pressure() -> None:
     assert {g.profile for g in ASYNC_GOLDENS} == set(ASYNC_PROFILES)
     shown = frozenset().union(*(g.features for g in ASYNC_GOLDENS))
-    assert shown >= {"preemption", "resumed-hit", "eos", "stop-token", "max-tokens", "max-model-len",
-                     "abort-running", "output-hit", "scheduled-victim"}  # fmt: skip
+    assert shown >= {
+        "preemption", "resumed-hit", "eos", "stop-token", "max-tokens", "max-model-len",
+        "abort-running", "output-hit", "scheduled-victim",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [g.name for g in GOLDENS + FEATURE_GOLDENS])

@@ -192,6 +192,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "logits_processors": {"logits_processors": ["module:Class"]},
     "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},
+    "async_scheduling": {"async_scheduling": True},
 }
 """How to bring about each feature that a configuration has."""
 LACKS = {

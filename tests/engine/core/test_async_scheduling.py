@@ -1,10 +1,12 @@
 """Late results in the scheduler: a step is planned before the tokens of the one before are known.
 
-That it decides as vLLM's `AsyncScheduler` does is seen in `tests/conformance`. Here is what a reader
-can count with the fingers.
+That it decides as vLLM's `AsyncScheduler` does is seen in `tests/conformance`. Here is what can be
+counted by hand.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -19,13 +21,13 @@ from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
 
-def scheduler(is_async: bool = True, num_gpu_blocks: int = 20, **limits: int) -> Scheduler:
+def scheduler(is_async: bool = True, num_gpu_blocks: int = 20, **limits: Any) -> Scheduler:
     config = SchedulerConfig(max_model_len=64, async_scheduling=is_async, **limits)
     return make_scheduler(config, CacheConfig(num_gpu_blocks=num_gpu_blocks, block_size=4))
 
 
-def request(name: str, length: int = 3, max_tokens: int = 4, **fields: object) -> Request:
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, **fields)  # type: ignore[arg-type]
+def request(name: str, length: int = 3, max_tokens: int = 4, **fields: Any) -> Request:
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, **fields)
     return Request(name, range(100, 100 + length), params, eos_token_id=2)
 
 

@@ -119,6 +119,7 @@ ON_HOST = {
     "kv_role": "kv_both",
     "kv_connector_extra_config": {"cpu_bytes_to_use": 200_000},
 }
+LATE = {"async_scheduling": True}
 FEATURES = [
     Feature("plain"),
     Feature("tight", {"num_gpu_blocks": 15, "max_num_seqs": 3, "max_num_batched_tokens": 19}),
@@ -130,6 +131,11 @@ FEATURES = [
     Feature("adapters", LORA, LORA_ALONE, adapters=("pirate", "json", "polite")),
     Feature("KV on the host", {"num_gpu_blocks": 20, "kv_transfer_config": ON_HOST}),
     Feature("pictures", SEEING, SEEING, greedy_only=True, pictures=True),
+    Feature("late results", LATE | {"num_gpu_blocks": 15, "max_num_seqs": 3}, params=GRAMMARS),
+    Feature("late pictures", LATE | SEEING, SEEING, greedy_only=True, pictures=True),
+    Feature(
+        "late adapters", LATE | LORA, LORA_ALONE, GRAMMARS, adapters=("pirate", "json", "polite")
+    ),
     Feature(
         "everything",
         LORA | {"speculative_config": N_GRAMS, "num_gpu_blocks": 25},
@@ -316,11 +322,15 @@ class Chaos(RuleBasedStateMachine):
         def fail(_: Any) -> None:
             raise RuntimeError("chaos")
 
-        worker.sample_tokens = fail  # type: ignore[method-assign]
+        is_late = core.config.scheduler.async_scheduling
+        name = "sample_tokens_late" if is_late else "sample_tokens"
+        setattr(worker, name, fail)
         try:
             self.engine.step()
         finally:
-            del worker.sample_tokens
+            delattr(worker, name)
+        if is_late:
+            self.engine.step()  # only now it is heard of
         for entry in list(self.watched):
             if entry[0].error is not None:
                 assert "chaos" in entry[0].error

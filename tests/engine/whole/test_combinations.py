@@ -101,6 +101,8 @@ WORKERS: dict[str, dict[str, Any]] = {
     "two engines": {"data_parallel_size": 2},
 }
 """The same for workers elsewhere. Each takes seconds to start, so they are drawn in slow tests."""
+NOT_LATE = ("speculative_config", "kv_transfer_config", "scheduler_cls")
+"""What late results do not go with. With all else every other draw has them."""
 ROUNDED = ("kv_cache_dtype", "quantization", "model")
 DRAWS = 24
 MAX_TOKENS = 12
@@ -176,6 +178,8 @@ def draw(seed: int) -> tuple[list[str], dict[str, Any]]:
     options: dict[str, Any] = {}
     for name in names:
         options |= FEATURES[name](rng)
+    if seed % 2 and not set(NOT_LATE) & options.keys():
+        names, options = [*names, "late results"], options | {"async_scheduling": True}
     return names, options
 
 
@@ -220,4 +224,5 @@ def test_events_tell_of_the_blocks_that_a_scheduler_shares_out(name: str) -> Non
 
 
 def test_every_feature_is_drawn() -> None:
-    assert {name for seed in range(DRAWS) for name in draw(seed)[0]} == set(FEATURES)
+    drawn = {name for seed in range(DRAWS) for name in draw(seed)[0]}
+    assert drawn == {*FEATURES, "late results"}
