@@ -35,7 +35,8 @@ def arrival_times(
     """When each request is sent, in seconds from the start, ascending.
 
     The gaps are drawn from a gamma distribution with mean ``1 / rate`` and shape ``burstiness``:
-    1 is a Poisson process, less comes in bursts, infinity is a metronome. The times are then
+    1 is a Poisson process, less comes in bursts, infinity is a metronome. There is a gap before the
+    first request, too. The times are then
     stretched so that the last is ``num_requests / rate``: the rate is what was asked for, whatever
     was drawn. All times are fixed beforehand: a slow server does not slow its clients down, or
     the load would shrink just when it hurts.

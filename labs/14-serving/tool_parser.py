@@ -61,6 +61,8 @@ def parse_tool_calls(text: str) -> tuple[str | None, list[ToolCall]]:
 def partial_tag_overlap(text: str, tag: str) -> int:
     """How many characters at the end of ``text`` may be the beginning of ``tag``; not all of it.
 
+    The last ``len(tag) - 1`` characters decide, however long the text is.
+
     >>> partial_tag_overlap("so <tool", "<tool_call>")
     5
 
@@ -226,8 +228,9 @@ class HermesToolParser:
     def extract_streaming(self, delta: str) -> dict[str, Any]:
         """The news that ``delta`` brings, as a delta of OpenAI's: "content", "tool_calls", or {}.
 
-        Content is what stands outside of calls, less what may be the beginning of a tag. Of each
-        call the name comes first, with its id, then the arguments as they grow.
+        Content is what stands outside of calls, less what may be the beginning of a tag. What was
+        told leaves ``self.text``: a long answer is read once. Of each call the name comes first,
+        with its id, then the arguments as they grow.
 
         Source: vllm/tool_parsers/hermes_tool_parser.py#L203-L273
         (Hermes2ProToolParser.extract_tool_calls_streaming) @ v0.22.1

@@ -34,7 +34,8 @@ def sse_event(body: Any) -> bytes:
     JSON writes line breaks as ``\\n``, so an event is one line, whatever text it holds.
 
     Args:
-        body: plain data, as JSON knows it.
+        body: plain data, as JSON knows it. JSON has no NaN and no infinity: they become null (the
+            log probability of a forbidden token is -inf).
     """
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
@@ -60,7 +61,8 @@ async def with_cancellation(receive: Receive, work: Coroutine[Any, Any, T]) -> T
     Servers cancel streaming answers only; other handlers run to their end when the client is gone.
     So two tasks race, ``work`` and :func:`listen_for_disconnect`. The loser is cancelled, and
     this function returns only when both have ended: ``work`` may have to clean up. If both are
-    done at once, the work counts. If this function itself is cancelled, both are, too.
+    done at once, the work counts. If this function itself is cancelled, both are, too. The race
+    takes as long as it takes: an answer may need minutes.
 
     Returns:
         What ``work`` returns; what it raises is raised here.

@@ -29,6 +29,16 @@ def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
     return seen
 
 
+def left_by(worker: Any, text: str, *wanted: str) -> list[Any]:
+    """What a piece of Python leaves behind under these names."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call("builtins:exec", text, names)
+    p.see([names[name] for name in wanted])
+    (seen,) = worker.run(p)
+    return list(seen)
+
+
 def call(worker: Any, target: str, *args: Any) -> Any:
     p = Program()
     p.see(p.call(target, *args))
@@ -66,7 +76,7 @@ def test_14_3_asleep_and_awake(subject: Any) -> None:
     )
     assert ["slept with a timeout"] not in idle, "an idle engine does not ask again and again"
     assert play(subject, "take_messages", {"a": 2}, [])["diary"] == []
-    burst = [["ADD", f"r{i}", "r"] for i in range(300)]
+    burst = [["ADD", f"r{i}", "r"] for i in range(1_000)]
     assert play(subject, "take_messages", {"a": 2}, burst)["left"] == 0
 
 
@@ -574,6 +584,36 @@ def test_14_12_a_whole_tag_is_no_beginning(subject: Any) -> None:
         assert call(subject, target, text, tag) == expected, (text, tag)
 
 
+LETTERS = """
+from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser, partial_tag_overlap
+
+class Watched(str):
+    read = 0
+
+    def __getitem__(self, place):
+        piece = str.__getitem__(self, place)
+        Watched.read += 1 + len(piece)
+        return Watched(piece)
+
+letters = "x < y " * 2_000
+found = [partial_tag_overlap(Watched(letters + end), "<tool_call>") for end in ("<tool", "", "<")]
+parser, content, kept = HermesToolParser(), "", 0
+for start in range(0, len(letters), 4):
+    content += parser.extract_streaming(letters[start : start + 4]).get("content", "")
+    kept = max(kept, len(parser.text))
+told = [found, Watched.read, content + parser.text == letters, kept]
+"""
+
+
+def test_14_12_a_long_answer_is_read_once(subject: Any) -> None:
+    """12,000 letters: of the text only its end may be a tag, and what was sent is not kept."""
+    (told,) = left_by(subject, LETTERS, "told")
+    found, read, is_whole, kept = told
+    assert found == [5, 0, 1] and is_whole
+    assert read <= 12_000, f"{read:,} letters were looked at for 3 answers"
+    assert kept < len("<tool_call>"), f"{kept} letters are kept"
+
+
 @many
 @given(count=st.integers(1, 40), rate=st.sampled_from([0.5, 3.0, 100.0, math.inf]),
        burstiness=st.sampled_from([0.25, 1.0, 4.0, math.inf]), seed=st.integers(0, 99))  # fmt: skip
@@ -598,6 +638,14 @@ def test_14_13_spreads(subject: Any) -> None:
         cv = statistics.pstdev(gaps) / statistics.mean(gaps)
         assert abs(cv * math.sqrt(burstiness) - 1) < 0.1, burstiness
         assert abs(times[3_999] / times[-1] - 0.5) < 0.05, burstiness
+
+
+def test_14_13_the_first_has_a_gap_too(subject: Any) -> None:
+    """Of 200 loads at 4 a second none begins at 0, and by and large they wait as long for the first
+    as between two others; a load of one request is at its time."""
+    firsts = [play(subject, "load_times", 20, 4.0, 1.0, seed)[0] for seed in range(200)]
+    assert min(firsts) > 0 and 0.19 < statistics.mean(firsts) < 0.35
+    assert play(subject, "load_times", 1, 4.0, 1.0, 5) == [0.25]
 
 
 def test_14_13_drawn_by_whoever_asks(subject: Any) -> None:

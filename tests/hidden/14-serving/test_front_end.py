@@ -622,6 +622,17 @@ def test_14_7_any_body(subject: Any, body: Any) -> None:
     assert json.loads(event.removeprefix(b"data: ")) == body
 
 
+def test_14_7_what_json_has_no_number_for(subject: Any) -> None:
+    """The log probability of a token that was forbidden is -inf: in JSON it is null."""
+    p = Program()
+    number = p.name("builtins:float")
+    values = [number(text) for text in ("nan", "inf", "-inf", "-0.5", "1e300")]
+    p.see(p.call("mini_vllm.entrypoints.openai.sse:sse_event", {"logprobs": values, "n": 2**53}))
+    (event,) = subject.run(p)
+    body = json.loads(event.removeprefix(b"data: "), parse_constant=lambda text: f"no JSON: {text}")
+    assert body == {"logprobs": [None, None, None, -0.5, 1e300], "n": 2**53}
+
+
 @many
 @given(events=st.integers(0, 4), place=st.integers(0, 4),
        error=st.sampled_from(["", "value", "busy", "bug", "gone", "cancel", "send"]),
@@ -719,6 +730,51 @@ seen = len(messages)
         "seen",
     )
     assert seen == 1, "it reads until the client leaves, and no further"
+
+
+HOURS = """
+import asyncio
+from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
+
+class Clock(asyncio.SelectorEventLoop):  # an hour passes whenever it is looked at
+    now = 0.0
+
+    def time(self):
+        self.now += 3600.0
+        return self.now
+
+ended = []
+
+async def work():
+    try:
+        for _ in range(40):
+            await asyncio.sleep(0)
+        return "answer"
+    finally:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        ended.append(True)
+
+async def receive():
+    for _ in range(leaves):
+        await asyncio.sleep(0)
+    return {"type": "http.disconnect"}
+
+loop = Clock()
+try:
+    seen = loop.run_until_complete(with_cancellation(receive, work()))
+except ClientGoneError:
+    seen = "gone"
+finally:
+    loop.close()
+"""
+
+
+@pytest.mark.parametrize(("leaves", "how"), [(10_000, "answer"), (5, "gone")])
+def test_14_8_however_long_it_takes(subject: Any, leaves: int, how: str) -> None:
+    """Hours pass: no limit of time ends the race, nor the wait for who has lost it."""
+    seen, ended = left_by(subject, f"leaves = {leaves}\n" + HOURS, "seen", "ended")
+    assert (seen, ended) == (how, [True])
 
 
 @pytest.mark.parametrize("last", ["return 5", "raise KeyError(5)", "raise"])

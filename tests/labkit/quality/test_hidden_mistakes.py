@@ -129,7 +129,6 @@ NONE_YET = {
         "test_12_7_random_masks",
         "test_12_9_random_objects",
         "test_14_2_a_reader_does_not_spin",
-        "test_14_3_asleep_and_awake",
         "test_14_4_an_idle_engine_waits",
         "test_14_5_twins_run_on",
         "test_14_5_whoever_leaves",

@@ -65,3 +65,9 @@ def test_14_13_goodput_of_one_token(scene: Any) -> None:
     """A single token has no time per later token: its TPOT of 0 meets every limit."""
     results = [[0.1, 9.0, 1], [0.1, 9.1, 2]]
     expect(scene.good(results, {"tpot": 50.0}, 1.0), 1.0, at="tpot up to 50 ms")
+
+
+def test_14_13_the_first_waits_too(scene: Any) -> None:
+    """There is a gap before the first request as before all others."""
+    firsts = [scene.load_times(9, 1.0, 1.0, seed)[0] for seed in range(20)]
+    expect(min(firsts) > 0, True, at="the first of nine times, for twenty seeds", yours=firsts)

@@ -101,3 +101,12 @@ def test_14_7_the_events_are_closed(scene: Any) -> None:
         seen = scene.send_stream(3, error, place)
         expect(seen["diary"].count(["closed"]), 1, at=f"error {error!r}", diary=seen["diary"])
     expect(seen["how"], "ConnectionResetError", at="sending the first event has failed")
+
+
+def test_14_7_numbers_that_json_lacks() -> None:
+    """NaN and the infinities are no JSON: they become null."""
+    from mini_vllm.entrypoints.openai.sse import sse_event
+
+    event = sse_event({"logprobs": [float("-inf"), float("nan"), -0.5]})
+    told = event.replace(b" ", b"").strip()
+    expect(told, b'data:{"logprobs":[null,null,-0.5]}', at="[-inf, nan, -0.5]")
