@@ -173,7 +173,7 @@ def _report(request: CompileRequest, compiled: Any, begin: float) -> CompileRepo
         )
         return Finding("compile", message, request.kernel)
     ptx = compiled.asm["ptx"]
-    registers, spill_stores, spill_loads = _resources(ptx)
+    registers, spill_stores, spill_loads = _resources(ptx, request.capability)
     return CompileReport(
         kernel=request.kernel,
         capability=request.capability,
@@ -195,16 +195,17 @@ def load_widths(ptx: str) -> dict[int, int]:
     return dict(sorted(widths.items()))
 
 
-def _resources(ptx: str) -> tuple[int, int, int]:
-    """Registers, spill stores and spill loads, as ptxas reports them."""
-    import triton
+def _resources(ptx: str, capability: int) -> tuple[int, int, int]:
+    """Registers, spill stores and spill loads, as ptxas reports them: the one that Triton has for
+    this GPU. It brings two along, and the older one does not read what 3.9 writes for the newer."""
+    from triton.backends.nvidia.compiler import get_ptxas
 
     architecture = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     assert architecture is not None, "PTX names its target"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.ptx")
         path.write_text(ptx)
-        command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={architecture[1]}"]
+        command = [get_ptxas(capability).path, "-v", f"--gpu-name={architecture[1]}"]
         output = ["-o", str(path.with_suffix(".cubin")), str(path)]
         done = subprocess.run([*command, *output], capture_output=True, text=True, check=True)
     used, spilled = USED.search(done.stderr), SPILL.search(done.stderr)
