@@ -73,6 +73,8 @@ class Case:
         lone: whether each query sees one token: what comes out is its value, and nothing is summed.
         long: whether its loop is so long that a kernel which takes few numbers at a time needs
             minutes. It has `LONG` times as long, and runs once, with no other seed.
+        divides: whether quotients must be right to their last bit. Interpreted, `/` is; what Triton
+            compiles it to for a GPU is not, so there the case does not run.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Case:
     cancels: bool = False
     lone: bool = False
     long: bool = False
+    divides: bool = False
 
     @property
     def patience(self) -> int:

@@ -59,6 +59,23 @@ def spread_rows(tensor: Tensor, strided: bool, far: bool) -> Tensor:
     return wide[:, 3 : 3 + tensor.shape[1]]
 
 
+STEPS = (15, 61, 63, 117, 119, 223, 237, 241, 255)
+"""Whole steps of which a multiple and a half, times 1 / step in float32, often is not that multiple
+and a half; 127 times a step, times 1 / 127, is the step."""
+
+
+def between(draw: Draw, *shape: int) -> tuple[Tensor, int]:
+    """Numbers half way between two steps, and the step; a kernel that multiplies by the step's
+    reciprocal, where it should divide, takes each to the other side."""
+    step = STEPS[draw.integer(0, len(STEPS) - 1)]
+    middle = torch.arange(-126, 126) + 0.5
+    product = (middle * step) * (1.0 / torch.tensor(float(step)))
+    wrong = middle[product.round() != middle.round()]
+    count = math.prod(shape)
+    places = torch.tensor([draw.integer(0, len(wrong) - 1) for _ in range(count)])
+    return wrong[places].view(shape) * step, step
+
+
 # ---------------------------------------------------------------- per_token_quant_int8
 def per_token(
     tokens: int | None,
@@ -66,11 +83,13 @@ def per_token(
     scale: float = 1.0,
     zero_row: bool = False,
     halves: bool = False,
+    quotients: bool = False,
     strided: bool = True,
     far: bool = False,
     least: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`tokens` rows (None: a prime number). `halves`: every number lies between two steps.
+    """`tokens` rows (None: a prime number). `halves`: every number lies between two steps of 1;
+    `quotients`: of another step, by which it takes a division to see that.
     `least`: no scale is smaller; None = as the engine has it."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -81,6 +100,9 @@ def per_token(
             steps = torch.tensor([draw.integer(-126, 125) for _ in range(count * size)])
             x = (steps.view(count, size) + 0.5).to(dtype)
             x[:, draw.integer(0, size - 1)] = 127.0
+        if quotients:
+            x, step = between(draw, count, size)
+            x[:, draw.integer(0, size - 1)] = 127.0 * step
         if zero_row:
             x[count // 2] = 0.0
         problem: dict[str, Any] = dict(
@@ -124,6 +146,8 @@ PER_TOKEN_QUANT = (
     Case("prime", "a row of 1031", "float16", per_token(2, 1031)),
     Case("halves", "every number lies half way between two steps", "float32",
          per_token(2, 96, halves=True)),
+    Case("quotients", "half way between two steps, which are no powers of two", "float32",
+         per_token(3, 96, quotients=True), divides=True),
     Case("zero", "a row of zeros", "float32", per_token(5, 80, zero_row=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",
          per_token(3, 64, scale=2e-12)),
@@ -391,6 +415,7 @@ def store(
     padding: int = 0,
     scale: float = 1.0,
     halves: bool = False,
+    quotients: bool = False,
     odd: bool = False,
     slices: Sequence[str] = ("key", "value"),
     far: bool = False,
@@ -421,6 +446,10 @@ def store(
             key = (draw.normal(count, heads, dim) * 40).floor().clamp(-126, 125) + 0.5
             key, value = key.to(dtype), -key.to(dtype)
             key[..., 0], value[..., -1] = 127.0, -127.0
+        if quotients:
+            key, step = between(draw, count, heads, dim)
+            value = -key
+            key[..., 0], value[..., -1] = 127.0 * step, -127.0 * step
         if odd:
             key[0], value[1, 0] = 0.0, 0.0
             key[1, 0, :3] = torch.tensor([float("inf"), float("nan"), -float("inf")])
@@ -455,6 +484,8 @@ STORE_KV_INT8 = (
     Case("odd-size", "70 features: no multiple of four", "float16", store(None, 2, 70, 4)),
     Case("halves", "every number lies half way between two steps", "float32",
          store(4, 2, 64, 4, halves=True)),
+    Case("quotients", "half way between two steps, which are no powers of two", "float32",
+         store(4, 2, 64, 4, quotients=True), divides=True),
     Case("odd", "zeros, infinity and NaN", "float32", store(5, 2, 32, 4, odd=True)),
     Case("odd-half", "infinity in half precision", "float16", store(4, 6, 32, 4, odd=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",

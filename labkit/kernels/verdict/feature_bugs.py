@@ -43,6 +43,10 @@ FEATURE_BUGS = (
         "values", "row",
     ),
     Bug(
+        "per_token_quant_int8", "numbers are multiplied by 1 / scale", "(x / scale + ROUND)",
+        "(x * (1.0 / scale) + ROUND)", "values", "quotients",
+    ),
+    Bug(
         "per_token_quant_int8", "127 steps make 128", "/ 127.0, MIN_SCALE)\n    quantized",
         "/ 128.0, MIN_SCALE)\n    quantized", "values", "row",
     ),
@@ -98,6 +102,10 @@ FEATURE_BUGS = (
     Bug(
         "store_kv_int8", "fractions are cut off", "(key / scale + ROUND) - ROUND", "key / scale",
         "values", "block",
+    ),
+    Bug(
+        "store_kv_int8", "numbers are multiplied by 1 / scale", "(key / scale + ROUND)",
+        "(key * (1.0 / scale) + ROUND)", "values", "quotients",
     ),
     Bug(
         "store_kv_int8", "a slot of -1 is stored",
