@@ -106,7 +106,10 @@ class LinearLoRA:
             apply_grouped(x, y, self.lora_a, self.lora_b, self.columns, meta.groups)
         else:
             a, b = self.lora_a[meta.slots], self.lora_b[meta.slots]
-            apply_dense(x, y, a, b, self.columns, meta.foreign)
+            if meta.foreign is None or b.sum().isfinite():
+                apply_dense(x, y, a, b, self.columns, meta.foreign)
+            else:  # 0 times infinity is NaN: such weights must not meet the rows of others
+                apply_grouped(x, y, self.lora_a, self.lora_b, self.columns, meta.groups)
         return y
 
     def _launch(self, x: Tensor, y: Tensor) -> None:

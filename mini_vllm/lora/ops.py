@@ -39,7 +39,7 @@ def apply_dense(
         x: ``[T, in]``.
         y: ``[T, out]``, to which is added.
         lora_a: ``[S, n, R, in]``, the slots that may occur; n slices.
-        lora_b: ``[S, R, out]``.
+        lora_b: ``[S, R, out]``, finite where a slot is foreign to a row: 0 times infinity is NaN.
         columns: the columns of ``y`` and of ``lora_b`` that belong to each slice.
         foreign: ``[T, S]`` bool, True where a row does not use a slot; None: every row uses all
             (there is one).

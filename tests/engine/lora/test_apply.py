@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,6 +140,15 @@ def test_a_tenant_cannot_spoil_another():
     problem.meta.update(np.array([0, 0, -1], dtype=np.int32))
     y = problem.layer(problem.x, problem.y.clone())
     assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("which", ["lora_a", "lora_b"])
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_a_tenant_with_infinite_weights_cannot_either(which: str, number: float):
+    problem = Problem(0, [0, 1, -1], [7], torch.float32)
+    getattr(problem.layer, which)[1, ..., 0] = number
+    y = problem.layer(problem.x, problem.y.clone())
+    assert y[0].isfinite().all() and y[2].isfinite().all() and not y[1].isfinite().all()
 
 
 def test_the_output_may_be_a_slice():
