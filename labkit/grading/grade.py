@@ -23,12 +23,13 @@ from labkit.course.console import MARKS, PHASE, Screen, command, polite, ready_p
 from labkit.course.files import set_aside
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.state import State, fingerprint
+from labkit.course.waiting import waiting
 from labkit.grading import importing, result
 from labkit.grading.result import GradeResult, GroupRecord, Seed, TestRecord
 from labkit.grading.taken import Problem, Taken, clean, take
 from labkit.judge import hidden, mistakes, public
 from labkit.judge.hidden_suite import run_hidden
-from labkit.judge.public import Test
+from labkit.judge.public import Follow, Test
 from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
@@ -43,6 +44,7 @@ KIND_SAYS = {
     "crash": "the process died",
     "memory": "it ran out of memory",
     "garbage": "no readable answer",
+    "replaced": "a name outside your files means something else than before",
     "cannot import": "your file cannot be imported",
     "missing file": "a file is missing",
     "not run": "not run",
@@ -82,7 +84,8 @@ def main(
     files = {m: Path(mapping.get(m) or found.reference_file(m)) for m in found.modules}
     chosen = result.fresh_seed() if seed is None else seed
     texts = {task.id: fingerprint(found, task) for task in found.exercises}
-    judged = judge(found, files, chosen, isolate)
+    with waiting(f"grade-{found.number}") as follow:
+        judged = judge(found, files, chosen, isolate, follow=follow)
     failures = failed_in_a_row(found, judged.result) if mapping else 0
     show(found, judged, reveal or seed is not None or failures >= FAILURES_BEFORE_REVEAL)
     if result_file:
@@ -119,6 +122,7 @@ def judge(
     isolate: str = isolation.AUTO,
     tasks: Sequence[str] = (),
     refused: Mapping[str, Problem] = {},
+    follow: Follow | None = None,
 ) -> Judged:
     """Grade a submission. A file that cannot be taken costs the tasks that are written in it; the
     others are judged with the reference's in its place.
@@ -126,6 +130,7 @@ def judge(
     Args:
         tasks: only these, "03.2"; default: all.
         refused: as in `grade_files`.
+        follow: told how far it is (`labkit.judge.public.run_tests`).
 
     Raises:
         ValueError: as `grade_files`.
@@ -142,12 +147,12 @@ def judge(
         graded.flags = taken.flags
         left = [task.id for task in wanted if task.module not in taken.refused]
         graded.isolation = rung.name if left else "none"
-        tests = _run_tasks(phase, taken.mapping, seed, rung.name, left)
+        tests = _run_tasks(phase, taken.mapping, seed, rung.name, left, follow)
         if _leave_out_what_cannot_be_imported(phase, taken, rung.name, tests):
             left = [task.id for task in wanted if task.module not in taken.refused]
             good = [test for test in tests if test.task in _passed(tests) & set(left)]
             lost = [task for task in left if task not in _passed(tests)]
-            tests = good + _run_tasks(phase, taken.mapping, seed, rung.name, lost)
+            tests = good + _run_tasks(phase, taken.mapping, seed, rung.name, lost, follow)
         graded.problem = taken.problem
     _fill(phase, judged, tests, left)
     graded.groups += [refusal(t, taken.refused[t.module]) for t in wanted if t.id not in left]
@@ -217,7 +222,12 @@ def _passed(tests: list[Test]) -> set[str]:
 
 
 def _run_tasks(
-    phase: Phase, mapping: dict[str, str], seed: int, rung: str, wanted: list[str]
+    phase: Phase,
+    mapping: dict[str, str],
+    seed: int,
+    rung: str,
+    wanted: list[str],
+    follow: Follow | None = None,
 ) -> list[Test]:
     """Run pytest until every wanted task is judged: once, unless a run ends before its time. Then
     the task that was running is lost, and those behind it get another run.
@@ -225,7 +235,7 @@ def _run_tasks(
     judged: list[Test] = []
     left = sorted(wanted)  # the order in which pytest runs them (`labkit.judge.hidden`)
     while left:
-        outcome = run_hidden(phase, mapping, seed, left, rung=rung, base=clean())
+        outcome = run_hidden(phase, mapping, seed, left, rung=rung, base=clean(), follow=follow)
         tests = [test for test in outcome.tests if test.task in left]
         if outcome.broken or not tests:
             return [*judged, *_broken(left, outcome.broken or "no test was found")]
@@ -296,12 +306,13 @@ def _group(phase: Phase, exercise: Exercise, judged: Judged, tests: list[Test]) 
     )
     if not passed:
         record.kind = _kind(bad[0]) if bad else "not run"
-        culprit = bad[0].detail.get("properties", {}).get("culprit") if bad else ""
-        record.hint = (
-            f"Look at what {culprit} does when it is imported, outside of its functions."
-            if culprit
-            else _hint(phase, exercise, record.kind, {test.name for test in bad})
-        )
+        properties = bad[0].detail.get("properties", {}) if bad else {}
+        if name := properties.get("replaced"):
+            record.hint = f"Your code sets {name}. Call it, and leave it as it is."
+        elif culprit := properties.get("culprit"):
+            record.hint = f"Look at what {culprit} does when it is imported, outside its functions."
+        else:
+            record.hint = _hint(phase, exercise, record.kind, {test.name for test in bad})
         if bad:
             text = str(bad[0].detail.get("properties", {}).get("counterexample", ""))
             judged.inputs[exercise.id] = (bad[0].title, text)
@@ -351,8 +362,8 @@ def remember(phase: Phase, graded: GradeResult, failed: int, texts: Mapping[str,
 
 # ---------------------------------------------------------------- the screen
 def show(phase: Phase, judged: Judged, reveal: bool) -> None:
-    """Task by task: status, kind of failure, authored hint. Inputs only if `reveal`, right answers
-    never."""
+    """Task by task: status, kind of failure, authored hint; what failed first, what is not written
+    last. Inputs only if `reveal`, right answers never."""
     out, graded = Screen(), judged.result
     show_seed = reveal or graded.passed
     seed = (
@@ -365,7 +376,7 @@ def show(phase: Phase, judged: Judged, reveal: bool) -> None:
     if graded.status == "error":
         out.line("The grader could not judge this. It is no fault of your code.", "bold")
         return
-    for group in graded.groups:
+    for group in sorted(graded.groups, key=_place):
         _show_group(out, group, judged.inputs.get(group.id) if reveal else None)
     passed = sum(group.passed for group in graded.groups)
     total = sum(group.total for group in graded.groups)
@@ -383,7 +394,17 @@ def show(phase: Phase, judged: Judged, reveal: bool) -> None:
         )
 
 
+def _place(group: GroupRecord) -> int:
+    """What failed comes first, and what is not written last; each in the order of the phase."""
+    return 1 if group.status == "passed" else 2 if group.kind == "open TODO" else 0
+
+
 def _show_group(out: Screen, group: GroupRecord, inputs: tuple[str, str] | None) -> None:
+    if group.kind == "open TODO":
+        mark, style = MARKS["open"]
+        some = f"; {group.passed} of {group.total}" if group.passed else ""
+        out.line(f"{mark} {group.id} {group.title}  (a TODO is still open{some})", style, 2)
+        return
     mark, style = MARKS["passed" if group.status == "passed" else "failed"]
     counts = f"({group.passed} of {group.total})" if group.total else ""
     out.line(f"{mark} {group.id} {group.title}  {counts}".rstrip(), style, 2)

@@ -44,6 +44,7 @@ KINDS = (
     "crash",
     "memory",
     "garbage",
+    "replaced",
     "cannot import",
     "missing file",
     "not run",

@@ -15,13 +15,15 @@ from typing import Any
 MAX_DEPTH = 40
 MAX_COLLISIONS = 200
 MAX_NAME = 100
+MAX_BASES = 30
 MAX_VALUE = 64 << 20
 """Bytes of one value with all that it holds: eight for an item, one for a character. Asked before
 anything is written down, which would take many times its memory."""
 ITEM = 8
 DICTS = (dict, Counter, OrderedDict, defaultdict)
 SIZED = (str, bytes, list, tuple, set, frozenset, *DICTS)
-TYPE_NAME = type.__dict__["__name__"]
+TYPE_NAME, TYPE_ORDER = type.__dict__["__name__"], type.__dict__["__mro__"]
+TYPE_MODULE = type.__dict__["__module__"]
 NUMBERS = re.compile(r"[<>|][biufc]\d{1,2}")
 """Types of arrays that may travel: byte order, kind, width. No objects, no records."""
 
@@ -102,6 +104,18 @@ def check_size(error: BaseException) -> None:
 def class_name(kind: type) -> str:
     """The name that `class` gave; a metaclass may lie about it or refuse, and it may be long."""
     return str(TYPE_NAME.__get__(kind))[:MAX_NAME]
+
+
+def class_names(kind: type) -> list[str]:
+    """Of a class and all that it inherits from, "module:Name" each, as `class` gave them."""
+    return [
+        f"{_module_of(base)}:{class_name(base)}" for base in TYPE_ORDER.__get__(kind)[:MAX_BASES]
+    ]
+
+
+def _module_of(kind: type) -> str:
+    found = TYPE_MODULE.__get__(kind)
+    return found[:MAX_NAME] if type(found) is str else ""
 
 
 def _check(depth: int) -> None:

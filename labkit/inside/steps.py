@@ -43,10 +43,15 @@ def one_step(step: dict[str, Any], first: bool) -> tuple[str, str]:
         step = plain.decode(step)
         try:
             value = program.do(step, _values)
-        except Exception as error:
+        except BaseException as error:
             plain.check_size(error)
+            if "refuse" in step:
+                classes = plain.class_names(type(error))
+                return "seen", written((program.RAISED, classes, message(error)))
+            if not isinstance(error, Exception):
+                raise
             return "raised", written({"!raises": plain.class_name(type(error))})
-        return ("seen", written(value)) if "see" in step else ("done", "")
+        return ("done", "") if "call" in step or "set" in step else ("seen", written(value))
     except BaseException as error:
         return "error", written(describe(error))
 

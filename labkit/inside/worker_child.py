@@ -15,12 +15,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.inside import apart, steps
+from labkit.inside import apart, steps, unchanged
 
 PROGRAM = "labkit.inside.basic:run_program"
+WATCH = "labkit.inside.unchanged:watch"
+REPLACED = "labkit.inside.unchanged:replaced"
+"""Asked before a submission is imported, with the arguments of `unchanged.Watch`, and afterwards:
+the first name that means something else by now."""
 TYPE, TUPLE, TEXT, LENGTH = type, tuple, str, len
 """The builtins by names of our own: a learner's code may give theirs to something else."""
 Call = Callable[..., tuple[str, Any]]
@@ -39,18 +44,31 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     do, read = apart.start(), json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+    watch = None
     for raw in requests:
         request, _ = read(raw.decode(), 0)
-        for kind, text in serve(request["scenario"], request["args"], do):
+        if request["scenario"] == WATCH:
+            watch = unchanged.Watch(**request["args"], folders=sys.path[:2])
+        for kind, text in serve(request["scenario"], request["args"], do, watch):
             line = f'{{"id": "{request["id"]}", "{kind}": {text}}}'
             answers.write(line.replace("\n", " ").encode("ascii", "replace") + b"\n")
             answers.flush()
 
 
-def serve(scenario: str, args: dict[str, Any], do: Call) -> Iterator[tuple[str, str]]:
+def serve(
+    scenario: str, args: dict[str, Any], do: Call, watch: unchanged.Watch | None = None
+) -> Iterator[tuple[str, str]]:
     """The answers to one request, as (kind, JSON): any number of items, then an end or an error."""
     if scenario == PROGRAM:
+        if watch:
+            watch.allow(args["steps"])
         yield run_program(args["steps"], do)
+        return
+    if scenario == WATCH:
+        yield "end", "null"
+        return
+    if scenario == REPLACED:
+        yield exact(do(watch.told)) if watch else ("end", '""')
         return
     kind, text = exact(do(steps.begin, scenario, args))
     while kind == "item" or kind == "begun":

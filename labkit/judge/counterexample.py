@@ -39,8 +39,9 @@ def _program(steps: list[dict[str, Any]], answers: list[Any]) -> list[str]:
     """The steps as assignments and expressions; the first thing that raised ends them."""
     lines, names = [], {step["as"]: f"v{step['as']}" for step in steps if "as" in step}
     waiting = iter(answers)
-    ended = next((a["!raises"] for a in answers[-1:] if isinstance(a, dict) and "!raises" in a), "")
-    left = len(answers) - bool(ended)
+    last = answers[-1] if answers and isinstance(answers[-1], dict) else {}
+    ended, not_refused = last.get("!raises", ""), "!returned" in last
+    left = len(answers) - bool(ended) - not_refused
     for step in steps:
         if "call" in step:
             words = [_show(arg, names) for arg in step["args"]]
@@ -49,6 +50,10 @@ def _program(steps: list[dict[str, Any]], answers: list[Any]) -> list[str]:
         elif "set" in step:
             target = f"{_show(step['set'], names)}.{step['attribute']}"
             lines.append(f"{target} = {_show(step['value'], names)}")
+        elif "refuse" in step:
+            words = [_show(arg, names) for arg in step["args"]]
+            words += [f"{name}={_show(arg, names)}" for name, arg in step["kwargs"].items()]
+            lines.append(f"{_show(step['refuse'], names)}({', '.join(words)})  # is refused")
         else:
             each = step.get("each")
             shown = _show(step["see"], names)
@@ -57,6 +62,8 @@ def _program(steps: list[dict[str, Any]], answers: list[Any]) -> list[str]:
                 line += f"  # yours: {shorten(repr(next(waiting)), MAX_VALUE)}"
                 left -= 1
             lines.append(line)
+    if not_refused:
+        lines.append(f"# yours returned {shorten(repr(last['!returned']), MAX_VALUE)}")
     return [*lines, f"# yours raised {_error(ended)}"] if ended else lines
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +24,7 @@ import pytest
 from labkit.course.manifest import Course, Phase
 from labkit.inside import child
 from labkit.inside.alarm import REST, EndlessLoop
+from labkit.inside.worker_child import REPLACED, WATCH
 from labkit.judge import counterexample
 from labkit.judge.public import task_of
 from labkit.process import overlay
@@ -69,10 +71,13 @@ KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
 `labkit.kernels.workers`."""
 WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
+LAST_TASK = pytest.StashKey[str]()
 WARM = "labkit.inside.basic:warm"
 BUSY = "labkit.inside.basic:is_busy"
 COMPUTED = "labkit.inside.basic:computed"
 WRITTEN = "labkit.inside.basic:written"
+NAMED = re.compile(r"[\"']([a-z_][\w.]*):[A-Za-z_]")
+"""A module that a hidden test names in a program."""
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""
 LOST = {"hang": "endless loop", "died": "crash", "garbage": "garbage"}
@@ -99,6 +104,10 @@ class SandboxBroken(BaseException):
     """The sandbox did not come up, before any code of the learner ran; or the reference gave no
     answer, on a machine that stood still. No Exception either: it would call a test flaky that
     passes the second time, and so its failure the learner's."""
+
+
+class Replaced(AssertionError):
+    """The submission gave a name outside its files to something else; the name is the message."""
 
 
 class Observed(Worker):
@@ -130,10 +139,18 @@ class Observed(Worker):
                 raise SandboxBroken(str(error)) from None
             self.raised = error.detail["type"]
             raise
+        self._notice_the_end()
+        return self.seen
+
+    def run(self, program: Program) -> list[Any]:
+        self.seen = super().run(program)
+        self._notice_the_end()
+        return self.seen
+
+    def _notice_the_end(self) -> None:
         last = self.seen[-1] if isinstance(self.seen, list) and self.seen else None
         if isinstance(last, dict) and isinstance(last.get("!raises"), str):
             self.raised = last["!raises"]
-        return self.seen
 
 
 class Subject(Observed):
@@ -148,10 +165,16 @@ class Subject(Observed):
         raised_by: modules whose import raised -> what, as `WorkerError.detail`.
         waits: tasks that were waited for in vain.
         calm: whether nothing computes once all modules are imported; None before a look.
+        died: modules during whose import a worker has ended. Once may be the machine's doing: where
+            memory is short, the kernel ends a worker first (`labkit.inside.child.be_killed_first`).
         imports: seconds that all imports have taken, in `starts` workers.
         fair: those that the reference's take in one; 0 before somebody is slow.
         computed: seconds that the worker had computed before its first answer.
+        last_task: behind which no other comes, as far as that is known.
     """
+
+    last_task = ""
+    is_asked = False
 
     def __init__(self, phase: Phase, launcher: Sandbox) -> None:
         limits = child.Limits(ANSWER_SECONDS, phase.memory_mb)
@@ -163,17 +186,19 @@ class Subject(Observed):
         self.raised_by: dict[str, dict[str, Any]] = {}
         self.waits = 0
         self.calm: bool | None = None
+        self.died: set[str] = set()
         self.starts, self.imports, self.fair = 0, 0.0, 0.0
         self.look_at, self.first_seconds, self.computed = LOOK_SECONDS, FIRST_SECONDS, 0.0
         self.phase, self.sandbox = phase, launcher
         self.packages = sandbox.heavy_packages(phase)
+        self.watched = watched_modules(phase, self.packages)
 
     def call(self, scenario: str, **args: Any) -> Any:
         if path := os.environ.get(ASKED):
             request = hashlib.sha256(repr((scenario, args)).encode()).hexdigest()
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"{self.task} {request}\n")
-        begin = time.process_time()
+        begin, self.is_asked = time.process_time(), True
         try:
             return super().call(scenario, **args)
         finally:
@@ -237,6 +262,7 @@ class Subject(Observed):
         self.starts += 1
         try:
             self._import(self.packages, WARM_SECONDS)
+            self._tell(WATCH, WARM_SECONDS, modules=self.watched, graded=list(self.phase.modules))
         except WorkerError as error:
             raise SandboxBroken(str(error)) from None
         for module in self.phase.modules:
@@ -252,6 +278,8 @@ class Subject(Observed):
         self._extra = self.first_seconds
         if (self.lost or self.unusable) and not self.waits:  # an answer's own time suffices
             self._extra = 0.0
+        if self.task and self.task != self.last_task != "":
+            self.prepare(WARM, packages=self.packages)
 
     def _try(self, module: str) -> None:
         """Import a graded module; or remember why that does not work."""
@@ -262,6 +290,9 @@ class Subject(Observed):
             if error.kind == "error":
                 self.unusable[module] = RAISED.get(error.detail["type"], "cannot import")
                 self.raised_by[module] = error.detail
+            elif error.kind == "died" and module not in self.died:
+                self.died.add(module)
+                self.close()  # the next worker imports it once more
             else:
                 why = LOST[error.kind]
         self.imports += self.patience.waited
@@ -296,7 +327,7 @@ class Subject(Observed):
         self.sandbox.stand_ins[module] = (
             f"class {name}(ImportError):\n    pass\n\n\nraise {name}('{module}')\n".encode()
         )
-        self.close()
+        self.end()  # also the one that is prepared, with the file as it was
 
     def _is_busy(self) -> bool:
         """Whether the imports left threads behind that compute without an end. They would make
@@ -329,12 +360,32 @@ class Subject(Observed):
         Raises:
             WorkerError: one of them raised, or there was no answer in time.
         """
+        self._tell(WARM, seconds, packages=modules)
+
+    def _tell(self, scenario: str, seconds: float, **args: Any) -> None:
+        """Ask for what has no answer."""
         usual, self.limits = self.limits, replace(self.limits, seconds=seconds)
         try:
-            for _ in super()._exchange(WARM, {"packages": modules}):
+            for _ in super()._exchange(scenario, args):
                 pass
         finally:
             self.limits = usual
+
+    def check_names(self) -> None:
+        """
+        Raises:
+            Replaced: since it was imported, the submission has given a name of others to something
+                else: what was observed need not be what happened.
+        """
+        if self._process is None or not self.is_asked:
+            return
+        self.is_asked = False
+        name = self._ask(REPLACED)
+        if not isinstance(name, str):
+            self.lose("crash")
+            raise TaskLost("crash")
+        if name:
+            raise Replaced("".join(re.findall(r"[\w. ()]", name))[:100])
 
     def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if self._process is None and not self._over():
@@ -349,6 +400,15 @@ class Subject(Observed):
                 raise
             self.lose(LOST[error.kind], error.kind == "hang")
             raise TaskLost(LOST[error.kind]) from None
+
+
+def watched_modules(phase: Phase, packages: Sequence[str]) -> list[str]:
+    """Modules outside the engine that hidden tests name, and the big ones."""
+    texts = [path.read_text(encoding="utf-8") for path in phase.hidden_tests.glob("*.py")]
+    named = {name for text in texts for name in NAMED.findall(text)}
+    known = {name for name in named if name.partition(".")[0] in sys.stdlib_module_names}
+    known |= {"numpy"} & named
+    return sorted(known | ({"numpy", "torch", "torch.nn.functional"} & {"torch", *packages}))
 
 
 def import_first(packages: Sequence[str], *workers: Worker, threads: int | None = None) -> None:
@@ -383,7 +443,9 @@ def reference(request: pytest.FixtureRequest) -> Observed:
 
     def make(phase: Phase) -> Observed:
         limits = child.Limits(WARM_SECONDS, phase.memory_mb)
-        return Observed(phase.root, {}, limits, "reference")
+        worker = Observed(phase.root, {}, limits, "reference")
+        worker.prepare(WARM, packages=[*sandbox.heavy_packages(phase), *phase.modules])
+        return worker
 
     return _worker(request, "reference", make)
 
@@ -396,7 +458,7 @@ def _worker(
     workers = request.config.stash.setdefault(WORKERS, {})
     if (phase.slug, name) not in workers:
         workers[phase.slug, name] = worker = make(phase)
-        request.session.addfinalizer(worker.close)
+        request.session.addfinalizer(worker.end)
     return workers[phase.slug, name]
 
 
@@ -424,6 +486,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if ASKED in os.environ:
         items[:] = [item for item in items if "checker" not in getattr(item, "fixturenames", ())]
     items.sort(key=lambda item: task_of(item.name))
+    config.stash[LAST_TASK] = task_of(items[-1].name) if items else ""
 
 
 def pytest_collection_finish() -> None:
@@ -438,6 +501,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     workers = item.config.stash.get(WORKERS, {})
     for (slug, _), worker in workers.items():
         if isinstance(worker, Subject):
+            worker.last_task = item.config.stash.get(LAST_TASK, "")
             worker.enter(task_of(item.name), workers.get((slug, "reference")))
 
 
@@ -455,13 +519,18 @@ def pytest_fixture_setup(
         return None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """A module's first test makes the workers only while it is set up."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A module's first test makes the workers only while it is set up. What has passed in a worker
+    whose names mean something else has not passed."""
     pytest_runtest_setup(item)
     subject = _subject_of(item)
     if subject and subject.task in subject.lost:
         raise TaskLost(subject.lost[subject.task])
+    result = yield
+    if subject:
+        subject.check_names()
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -475,6 +544,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     text = counterexample.text(*found.asked, found.seen)
     item.user_properties += [("kind", kind), ("counterexample", text)]
     item.user_properties += [("unusable", sorted(found.unusable))]
+    if isinstance(call.excinfo.value, Replaced):
+        item.user_properties += [("replaced", str(call.excinfo.value))]
     item.user_properties += [("culprit", found.culprit())] if kind != "open TODO" else []
 
 
@@ -487,6 +558,8 @@ def kind_of(subject: Subject, reference: Any, error: BaseException) -> str:
     """
     if isinstance(error, SandboxBroken):
         return SANDBOX
+    if isinstance(error, Replaced):
+        return "replaced"
     if isinstance(error, EndlessLoop):
         subject.lose("timeout", waited=True)
     kind = subject.lost.get(subject.task) or RAISED.get(subject.raised, "")

@@ -29,6 +29,7 @@ def run_hidden(
     rung: str = "plain",
     base: Mapping[str, str] | None = None,
     asked: Path | None = None,
+    follow: public.Follow | None = None,
 ) -> public.PhaseResult:
     """Pytest itself runs without the files; the worker that it asks has them
     (`labkit.judge.hidden`).
@@ -42,6 +43,7 @@ def run_hidden(
         rung: of `isolation.LADDER`, what the worker is locked up in.
         base: the environment that pytest starts with; default: this process's.
         asked: a file for what the subject is asked (`hidden.ASKED`).
+        follow: as for `public.run_tests`.
     """
     options = ["-p", "labkit.judge.hidden", "-p", "_hypothesis_pytestplugin"]
     options += [f"--hypothesis-seed={seed}", "-k", only, *(["-x"] if stop else [])]
@@ -57,4 +59,4 @@ def run_hidden(
         os.chmod(aside, 0o711)  # a worker may be another user's
         extra["TMPDIR"] = aside  # what pytest, the reference or a killed run leaves behind goes too
         tests = [phase.hidden_tests]
-        return public.run_tests(phase, tests, {}, options, extra, base, RUN_SECONDS)
+        return public.run_tests(phase, tests, {}, options, extra, base, RUN_SECONDS, follow)

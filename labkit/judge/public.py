@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ STACK_CHARACTERS = 32_000
 pytest's for the most part, comes last."""
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
+Follow = Callable[[Path], None]
 STEERING = ("PYTEST_", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONVERBOSE")
 """Variables of a shell that would change what the tests of a phase say."""
 
@@ -194,6 +195,7 @@ def run_tests(
     extra: Mapping[str, str] | None = None,
     base: Mapping[str, str] | None = None,
     seconds: float = PHASE_SECONDS,
+    follow: Follow | None = None,
 ) -> PhaseResult:
     """Run pytest on some files of a phase in a child with limits.
 
@@ -205,9 +207,12 @@ def run_tests(
         base: the environment that these are added to; default: this process's, without what a
             shell may hold to steer other people's pytest or Python.
         seconds: wall time for all of it.
+        follow: told the file in which `labkit.judge.pytest_report` will write what has ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         report, elsewhere = Path(folder, "report.jsonl"), Path(folder, "entered")
+        if follow:
+            follow(report)
         if base is None:
             base = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         env = overlay.environment(phase.root, mapping, base) | {

@@ -16,6 +16,7 @@ from labkit.course.console import Screen, course, polite
 from labkit.course.files import read_python, write_text
 from labkit.course.manifest import Course, Phase
 from labkit.course.state import State
+from labkit.course.waiting import waiting
 from labkit.inside import child
 from labkit.inspector.page import build_page
 from labkit.inspector.sources import recorded
@@ -57,7 +58,8 @@ def main(
     """Write one page of your engine: what you wrote, how fast it is, which bugs you found."""
     known = course()
     path = out if out.is_absolute() else known.root / out
-    write_text(path, page(known, look(known) if measure else Shown()))
+    with waiting("portfolio: your modules beside the reference"):
+        write_text(path, page(known, look(known) if measure else Shown()))
     Screen().line(f"wrote {out}")
 
 

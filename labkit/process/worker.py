@@ -117,30 +117,57 @@ class Worker:
         self.launcher: Launcher = launcher or Overlaid(root, mapping)
         self.start_seconds = start_seconds
         self._process: Any = None
+        self._spare: tuple[Any, queue.SimpleQueue[bytes], str] | None = None
+        self._unread: set[str] = set()
         self.patience = Patience(0.0)
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End all children."""
         self.close()
+        self._drop_the_spare()
+
+    def prepare(self, scenario: str, **args: Any) -> None:
+        """Start the next child now, and ask it something whose answer is not read, such as to
+        import large packages: it computes while another one, or the parent, does."""
+        if self._spare is None:
+            process = self.launcher.start(self.limits)
+            outbox = _outbox_of(process)
+            self._spare = process, outbox, _send(outbox, scenario, args)
 
     def _start(self) -> None:
-        self._process = self.launcher.start(self.limits)
+        if self._spare is not None and self._spare[0].poll() is not None:
+            self._drop_the_spare()
+        if self._spare is None:
+            self._process = self.launcher.start(self.limits)
+            self._outbox, self._unread = _outbox_of(self._process), set()
+        else:
+            self._process, self._outbox, unread = self._spare
+            self._spare, self._unread = None, {unread}
         self._stderr = child.Tail(self._process.stderr)
-        self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
         self._reader = threading.Thread(
             target=_pump, args=(self._process.stdout, self._lines), daemon=True
         )
         self._reader.start()
-        threading.Thread(
-            target=_feed, args=(self._outbox, self._process.stdin), daemon=True
-        ).start()
         self._extra = self.start_seconds
 
+    def _drop_the_spare(self) -> None:
+        if self._spare is not None:
+            (process, outbox, _), self._spare = self._spare, None
+            self.launcher.end(process)
+            process.wait()
+            outbox.put(b"")
+            process.stdout.close()
+            process.stderr.close()
+
     def close(self) -> None:
-        """End the child and all of its children."""
+        """End the child that answers, and all of its children; a prepared one is not ended."""
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -182,7 +209,7 @@ class Worker:
         seen = self.call(PROGRAM, steps=program.steps)
         if type(seen) is not list:
             raise WorkerError("garbage", f"{type(seen).__name__} for a list", self.name)
-        return seen
+        return program.judge(seen)
 
     def trace(self, trace: dict[str, Any], scheduler: str = "") -> list[dict[str, Any]]:
         """Replay a trace; one line for each step.
@@ -198,7 +225,7 @@ class Worker:
     def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if self._process is None:
             self._start()
-        number = self._send(scenario, args)
+        number = _send(self._outbox, scenario, args)
         self._left = MAX_ANSWER
         self.patience = Patience(self.limits.seconds + self._extra)
         finished = False
@@ -221,13 +248,6 @@ class Worker:
             if not finished:
                 self.close()
 
-    def _send(self, scenario: str, args: dict[str, Any]) -> str:
-        """Ask, under a name that nobody can guess, so that an answer written before is none."""
-        number = secrets.token_hex(16)
-        message = {"id": number, "scenario": scenario, "args": plain.encode(args)}
-        self._outbox.put(json.dumps(message).encode() + b"\n")
-        return number
-
     def _receive(self, number: str) -> dict[str, Any]:
         raw = self._next_line()
         self._left -= len(raw)
@@ -237,6 +257,10 @@ class Worker:
             message = json.loads(raw)
         except (ValueError, RecursionError):
             message = None
+        if isinstance(message, dict) and message.get("id") in self._unread:
+            if "item" not in message:
+                self._unread.discard(message["id"])
+            return self._receive(number)
         if not isinstance(message, dict) or message.get("id") != number:
             raise WorkerError("garbage", raw[:200].decode("utf-8", "replace"), self.name)
         error = message.get("error")
@@ -283,6 +307,21 @@ def _pump(stream: IO[bytes], lines: queue.Queue[bytes]) -> None:
         lines.put(raw)
     lines.put(b"")
     stream.close()
+
+
+def _outbox_of(process: subprocess.Popen[bytes]) -> queue.SimpleQueue[bytes]:
+    """Where to put requests for a child; b"" ends it."""
+    outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_feed, args=(outbox, process.stdin), daemon=True).start()
+    return outbox
+
+
+def _send(outbox: queue.SimpleQueue[bytes], scenario: str, args: dict[str, Any]) -> str:
+    """Ask, under a name that nobody can guess, so that an answer written before is none."""
+    number = secrets.token_hex(16)
+    message = {"id": number, "scenario": scenario, "args": plain.encode(args)}
+    outbox.put(json.dumps(message).encode() + b"\n")
+    return number
 
 
 def _feed(requests: queue.SimpleQueue[bytes], stream: IO[bytes]) -> None:

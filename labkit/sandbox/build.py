@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from labkit.course.manifest import Phase
 from labkit.course.root import HOME
@@ -157,6 +158,7 @@ class Sandbox:
         self.stand_ins: dict[str, bytes] = {}
         self.python, self.tools = python or os.path.realpath(sys.executable), tuple(tools)
         self.compiles = compiles
+        self._places: dict[Any, tuple[isolation.Rung, tempfile.TemporaryDirectory[str]]] = {}
 
     def for_kernels(self) -> Sandbox:
         """A launcher for the same submission on the same rung, for workers of the kernel
@@ -173,15 +175,15 @@ class Sandbox:
         Raises:
             OSError: the rung does not work here.
         """
-        self._rung = self.rung_type()
-        self._folder = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
-        folder = Path(self._folder.name)
+        rung = self.rung_type()
+        place = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
+        folder = Path(place.name)
         build(folder, self.phase, self.submission | self.stand_ins, self.tools)
         limits = replace(
             limits,
             mapped_mb=0 if self.compiles else limits.memory_mb + MAPPED_MB,
             cpu_seconds=CPU_SECONDS,
-            tasks=self._rung.tasks() + TASKS,
+            tasks=rung.tasks() + TASKS,
             files=FILES,
             alone=not self.compiles,
         )
@@ -189,20 +191,25 @@ class Sandbox:
         env = environment(folder / "scratch") | own | child.variable(limits)
         ours = [str(folder / "engine"), str(folder / "tools")]
         packages = [str(path) for path in site_folders()]
-        code = self._rung.prologue() + START.format(ours=ours, packages=packages)
+        code = rung.prologue() + START.format(ours=ours, packages=packages)
         words = [self.python, "-I", "-S", "-B", "-c", code]
-        return self._rung.start(words, env, view(folder, self.phase, self.python))
+        process = rung.start(words, env, view(folder, self.phase, self.python))
+        self._places[process] = rung, place
+        return process
 
     def ask(self, process: subprocess.Popen[bytes]) -> None:
         """Nobody may see where graded code hangs; end it."""
         self.end(process)
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        self._rung.end(process)
+        if process not in self._places:  # it has been ended
+            return
+        rung, place = self._places.pop(process)
+        rung.end(process)
         try:
-            self._folder.cleanup()
+            place.cleanup()
         except RecursionError:  # folders that lie deeper in each other than Python 3.12 can go
-            subprocess.run(["rm", "-rf", "--", self._folder.name], stderr=subprocess.DEVNULL)
+            subprocess.run(["rm", "-rf", "--", place.name], stderr=subprocess.DEVNULL)
 
 
 def files_of(tools: Sequence[str]) -> list[Path]:

@@ -279,7 +279,6 @@ def test_00_4_a_change_of_status_changes_the_status(subject: Any, reference: Any
     pairs = list(product(STATUSES, repeat=2))
     allowed = answers(reference, "can_become", pairs)
     program, right = Program(), []
-    refuses = program.new("unittest:TestCase").assertRaises
     for number, ((old, new), may) in enumerate(zip(pairs, allowed, strict=True)):
         request = new_request(program, [1, number])
         request.append_output_token_ids(8)
@@ -291,7 +290,7 @@ def test_00_4_a_change_of_status_changes_the_status(subject: Any, reference: Any
         if may:
             request.transition_to(wanted)
         else:
-            refuses(program.name("builtins:ValueError"), request.transition_to, wanted)
+            program.refuse("ValueError", request.transition_to, wanted)
         see_all(program, request)
         right += [[1, number], [8], [1, number, 8], [9], [], 2, 1, 1, None, new if may else old]
     assert subject.run(program) == right
@@ -302,14 +301,11 @@ def test_00_4_a_refusal_changes_nothing(subject: Any, reference: Any) -> None:
     pairs = list(product(STATUSES, repeat=2))
     allowed = answers(reference, "can_become", pairs)
     program, right = Program(), []
-    refuses = program.new("unittest:TestCase").assertRaises
     for (old, new), may in zip(pairs, allowed, strict=True):
         if not may:
             request = new_request(program, [1])
             program.set(request, "status", status(program, old))
-            refuses(
-                program.name("builtins:ValueError"), request.transition_to, status(program, new)
-            )
+            program.refuse("ValueError", request.transition_to, status(program, new))
             program.see(request.status.name)
             right.append(old)
     assert subject.run(program) == right

@@ -19,7 +19,7 @@ MANAGER = "mini_vllm.core.kv_cache_manager:KVCacheManager"
 
 def refused(p: Program, error: str, function: Any, *args: Any) -> None:
     """A call that must raise; what it leaves behind can be looked at afterwards."""
-    p.new("unittest:TestCase").assertRaises(p.name(f"builtins:{error}"), function, *args)
+    p.refuse(error, function, *args)
 
 
 def see_pool(p: Program, pool: Any) -> None:

@@ -115,7 +115,7 @@ def test_02_1_keys_of_any_form_make_names_of_their_own(
 # ------------------------------------------------------------------ 02.2 refusals move nothing
 def refused(p: Program, error: str, function: Any, *args: Any) -> None:
     """A call that must raise; what it leaves behind can be looked at afterwards."""
-    p.new("unittest:TestCase").assertRaises(p.name(f"builtins:{error}"), function, *args)
+    p.refuse(error, function, *args)
 
 
 def pop_none(p: Program, queue: Any, blocks: list[Any], absent: Any) -> list[int]:

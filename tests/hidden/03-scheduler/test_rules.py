@@ -125,11 +125,10 @@ def test_03_1_nobody_is_first_in_an_empty_line(subject: Any, kind: str) -> None:
     """Before anybody has come, and when all have gone."""
     p = Program()
     queue = p.new(f"mini_vllm.core.request_queue:{kind}")
-    refuse = p.new("unittest:TestCase").assertRaises
-    refuse(p.name("builtins:IndexError"), queue.pop_request)
+    p.refuse("IndexError", queue.pop_request)
     queue.add_request(request(p, "a", 2))
     queue.pop_request()
-    refuse(p.name("builtins:IndexError"), queue.pop_request)
+    p.refuse("IndexError", queue.pop_request)
     p.see("refused")
     assert subject.run(p) == ["refused"]
 

@@ -138,8 +138,7 @@ def test_05_1_refused_in_any_full_batch(subject: Any) -> None:
         names = [f"r{number}" for number in range(limit)]
         for name in names:
             p.see(batch.add_request(state(p, name, [1]), [1], 0))
-        refuse = p.new("unittest:TestCase").assertRaises
-        refuse(p.name("builtins:ValueError"), batch.add_request, state(p, "last", [9]), [8], 5)
+        p.refuse("ValueError", batch.add_request, state(p, "last", [9]), [8], 5)
         p.see_each(batch.rows, "req_id")
         p.see(batch.req_id_to_row)
         for array in ("token_ids", "block_table", "num_tokens", "num_computed_tokens"):

@@ -269,9 +269,8 @@ def test_05_8_names_are_compared_before_the_first_copy(subject: Any, change: Cha
     box = write(p, config, tensors, 2, "float32")
     model = p.call(LOAD_MODEL, box.name, dtype="float32", load_format="dummy")
     p.see(p.call("copy:deepcopy", p.call("builtins:dict", model.state_dict())))
-    refuse = p.new("unittest:TestCase").assertRaises
     load_weights, folder = p.name(f"{LOADER}load_weights"), p.call("pathlib:Path", box.name)
-    refuse(p.name("builtins:ValueError"), load_weights, model, folder)
+    p.refuse("ValueError", load_weights, model, folder)
     p.see(p.call("builtins:dict", model.state_dict()))
     before, after = subject.run(p)
     assert list(after) == list(before), after
@@ -317,9 +316,8 @@ def test_05_8_a_refused_tensor_changes_nothing(subject: Any, shape: list[int]) -
     """As many numbers, fewer, or such as torch would repeat: not one of them is copied."""
     p = Program()
     target, tensor = p.call("torch:zeros", 3, 2), p.call("torch:ones", shape)
-    refuse = p.new("unittest:TestCase").assertRaises
     copy_weight, file = p.name(f"{LOADER}copy_weight"), p.call("pathlib:Path", "model.safetensors")
-    refuse(p.name("builtins:ValueError"), copy_weight, target, tensor, "norm", file)
+    p.refuse("ValueError", copy_weight, target, tensor, "norm", file)
     p.see(target.tolist())
     assert subject.run(p) == [[[0.0, 0.0]] * 3], "a tensor that was refused has been copied"
 

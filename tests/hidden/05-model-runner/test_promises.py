@@ -514,9 +514,8 @@ def test_05_8_the_first_in_order_is_named(subject: Any, kind: str) -> None:
     layers = [f"model.layers.{n}.mlp.up_proj.weight" for n in (4, 1, 6, 0, 2, 5, 3)]
     names = (needed + layers, needed) if kind == "missing" else (needed, needed + layers)
     folder = p.call("pathlib:Path", "checkpoint")
-    refuse = p.new("unittest:TestCase").assertRaisesRegex
     words = rf"(?s)(?=.*\b7\b)(?=.*{re.escape(layers[3])})"
     check = p.name("mini_vllm.model.loader:check_names")
-    refuse(p.name("builtins:ValueError"), words, check, *names, folder, False)
+    p.refuse("ValueError", check, *names, folder, False, says=words)
     p.see("refused")
     assert subject.run(p) == ["refused"]

@@ -231,9 +231,8 @@ def test_10_3_any_rows(
 def test_10_3_each_projection_comes_out_even(subject: Any, rows: list[int]) -> None:
     """That their sum does is not enough: every rank has some of each."""
     p = Program()
-    refuse = p.new("unittest:TestCase").assertRaises
     layout = p.new(f"{DIST}linear:ColumnParallel", group(p, 0, 2))
-    refuse(p.name("builtins:ValueError"), layout.parts, 7, rows)
+    p.refuse("ValueError", layout.parts, 7, rows)
     p.see("refused")
     assert subject.run(p) == ["refused"]
 

@@ -126,9 +126,7 @@ def test_11_2_loaded_twice(subject: Any) -> None:
         p.see(weights[2].b.tolist())
     p.see(b.tolist())
     del file["base_model.model.a.v_proj.lora_B.weight"]
-    p.new("unittest:TestCase").assertRaises(
-        p.name("builtins:ValueError"), p.name("mini_vllm.lora.checkpoint:pair_tensors"), file
-    )
+    p.refuse("ValueError", p.name("mini_vllm.lora.checkpoint:pair_tensors"), file)
     scaled = [[8.0 * value for value in row] for row in numbers(2, 2, 2)]
     assert subject.run(p) == [None, None, scaled, None, None, scaled, numbers(2, 2, 2)]
 
@@ -227,9 +225,8 @@ def test_11_2_each_half_has_its_other(subject: Any, lacks: int | None) -> None:
         file["a.q.bias"] = one
     else:
         del file[list(file)[lacks]]
-    refuse = p.new("unittest:TestCase").assertRaises
     pair = p.name("mini_vllm.lora.checkpoint:pair_tensors")
-    refuse(p.name("builtins:ValueError"), pair, file)
+    p.refuse("ValueError", pair, file)
     assert subject.run(p) == []
 
 
@@ -311,8 +308,7 @@ def test_11_4_each_rule_of_going(subject: Any) -> None:
     p.set(manager, "_load", p.new("unittest.mock:Mock", side_effect=answers))
     for key in ("a", "b", "c", "a"):
         manager.add_adapter(key, "/x")
-    refuse = p.new("unittest:TestCase").assertRaises
-    refuse(p.name("builtins:ValueError"), manager.add_adapter, "broken", "/x")
+    p.refuse("ValueError", manager.add_adapter, "broken", "/x")
     p.see(p.call("builtins:list", manager.cpu_cache))
     manager.add_adapter("d", "/x")
     p.see(p.call("builtins:list", manager.cpu_cache))
@@ -342,9 +338,7 @@ def test_11_4_a_refusal_moves_nothing(subject: Any) -> None:
     for key in "ba":
         manager.activate(key, [key])
     look()
-    p.new("unittest:TestCase").assertRaises(
-        p.name("builtins:ValueError"), manager.add_adapter, "broken", "/broken"
-    )
+    p.refuse("ValueError", manager.add_adapter, "broken", "/broken")
     p.see(manager.activate("c", ["a", "b", "c"]))
     look()
     *before, answer, paths, places, used = subject.run(p)
@@ -444,8 +438,7 @@ def test_11_4_an_interrupt_while_a_slot_is_written(subject: Any) -> None:
         manager.add_adapter(key, "/x")
     manager.activate("a", ["a"])
     p.set(layer.set_lora, "side_effect", p.name("builtins:KeyboardInterrupt"))
-    interrupted = p.name("builtins:KeyboardInterrupt")
-    p.new("unittest:TestCase").assertRaises(interrupted, manager.activate, "b", ["b"])
+    p.refuse("KeyboardInterrupt", manager.activate, "b", ["b"])
     p.see([manager.slots, p.call("builtins:list", manager.last_used), manager.num_activations])
     p.set(layer.set_lora, "side_effect", None)
     p.see([manager.activate("b", ["b"]), manager.slots, manager.num_activations])

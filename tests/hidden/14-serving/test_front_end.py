@@ -275,7 +275,7 @@ def test_14_2_any_error_ends_it(subject: Any, error: str, is_full: bool) -> None
     slot.put(p.new(error, "it fell"))
     slot.put(outputs[1])
     p.see(slot.ready.is_set())
-    p.new("unittest:TestCase").assertRaises(p.name(error), slot.get_nowait)
+    p.refuse(error, slot.get_nowait)
     p.see([slot.get_nowait(), slot.ready.is_set()])
     assert subject.run(p) == [True, [None, False]]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import os
 import subprocess
 import sys
@@ -14,15 +16,21 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from labkit.course import files
 from labkit.course.console import course
 from labkit.course.manifest import Phase
 from labkit.course.skeleton import skeleton
+from labkit.course.waiting import far, waiting
 from labkit.grading import grade, likeness, result, taken
-from labkit.judge import mistakes, public
+from labkit.grading.grade import Judged
+from labkit.grading.result import GroupRecord
+from labkit.judge import hidden, mistakes, public
 from labkit.judge.public import PhaseResult
 from labkit.sandbox import isolation
+from labkit.sandbox.build import Sandbox
+from labkit.sandbox.isolation import LADDER
 from tests.labkit.toy_course import make_course
 
 ROOT = Path(__file__).parents[3]
@@ -77,24 +85,77 @@ def test_a_skeleton_gets_none_and_hears_why(
 
     grade.show(phase, judged, reveal=False)
     sealed = capsys.readouterr().out
-    assert "a TODO is still open" in sealed
-    assert graded.groups[0].hint in sealed
+    assert sealed.count("(a TODO is still open)") == 4 and "✗" not in sealed
+    assert "hint:" not in sealed, "nobody has failed at what is not written"
     assert "71717" not in sealed and "RequestStatus" not in sealed, "no seed, no inputs"
 
     grade.show(phase, judged, reveal=True)
     shown = capsys.readouterr().out
     assert "--seed 71717" in shown
-    assert "request.RequestStatus.is_finished(request.RequestStatus.WAITING)" in shown
-    assert "# yours raised NotImplementedError" in shown
+    assert "request.RequestStatus.is_finished" in judged.inputs["00.1"][1]
+
+
+def test_what_failed_stands_first_and_what_is_not_written_last(
+    phase: Phase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {"00.1": "open TODO", "00.2": "", "00.3": "wrong result", "00.4": "open TODO"}
+    groups = [
+        GroupRecord(
+            name, "a title", "failed" if kind else "passed", 5, kind=kind, total=2, hint="h"
+        )
+        for name, kind in kinds.items()
+    ]
+    graded = grade._empty(phase, {}, 1, LADDER["plain"])
+    graded.groups = groups
+    grade.show(phase, Judged(graded), reveal=False)
+    shown = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if "00." in line]
+    assert shown == [["✗", "00.3"], ["✓", "00.2"], ["○", "00.1"], ["○", "00.4"]]
+
+
+def test_a_line_says_how_far_a_grade_is(tmp_path: Path) -> None:
+    report = tmp_path / "report.jsonl"
+    assert far(report) == ""
+    events: list[dict[str, str]] = [
+        {"event": "collected", "id": name, "name": name}
+        for name in ("test_12_1_a", "test_12_10_b", "test_12_10_c")
+    ]
+    events.append({"event": "done", "id": "test_12_1_a", "outcome": "passed"})
+    report.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event": "do')
+    assert far(report) == "1 of 3 tests, now 12.10"
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with waiting("grade-12", console) as follow:
+        follow(report)
+    assert "grade-12: 1 of 3 tests, now 12.10 · 0 s" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_import_that_the_machine_ended_is_tried_once_more(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short of memory, the kernel ends a worker first: no file is to blame for that."""
+    module = phase.modules[0]
+    honest, ends = hidden.Subject._import, [1]
+
+    def kill_first(self: hidden.Subject, modules: list[str], seconds: float) -> None:
+        if modules == [module] and ends:
+            ends.pop()
+            self._process.kill()
+        honest(self, modules, seconds)
+
+    monkeypatch.setattr(hidden.Subject, "_import", kill_first)
+    box = Sandbox(phase, {module: phase.reference_file(module).read_bytes()}, LADDER["plain"])
+    with hidden.Subject(phase, box) as subject:
+        assert isinstance(subject, hidden.Subject)
+        subject.enter("00.1")
+        assert subject.call("labkit.inside.basic:ping") == "pong"
+        assert (subject.unusable, subject.died, subject.starts) == ({}, {module}, 2)
 
 
 def test_a_file_that_cannot_be_imported_is_named(phase: Phase, tmp_path: Path) -> None:
     files = submit(phase, tmp_path, "import no_such_module\n")
     (group,) = grade.judge(phase, files, seed=1, isolate="plain", tasks=["00.1"]).result.groups
     assert (group.kind, group.earned) == ("cannot import", 0)
-    assert (
-        group.hint == "Look at what request.py does when it is imported, outside of its functions."
-    )
+    assert group.hint == "Look at what request.py does when it is imported, outside its functions."
 
 
 def test_a_machine_without_isolation_says_so_and_flags_nobody(

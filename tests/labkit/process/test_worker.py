@@ -475,3 +475,35 @@ def test_an_answer_in_pieces_has_the_time_of_one_answer() -> None:
         while True:
             slow._next_line()
     over.set()
+
+
+REFUSALS = [
+    ("ValueError", "", "float", "x", None),
+    ("ValueError", "convert .* to float", "float", "x", None),
+    ("ValueError", "another reason", "float", "x", {"!raises": "ValueError"}),
+    ("LookupError", "", "float", "x", {"!raises": "ValueError"}),
+    ("Exception", "", "float", "x", None),
+    ("ValueError", "", "float", 1.5, {"!returned": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("error", "says", "function", "argument", "wrong"), REFUSALS)
+def test_what_must_be_refused_is_told_and_judged_here(
+    worker: Worker, error: str, says: str, function: str, argument: Any, wrong: Any
+) -> None:
+    """The worker is not told which exception is right, so nothing there can say that it was."""
+    program = Program()
+    program.see(1)
+    program.refuse(error, program.name(f"builtins:{function}"), argument, says=says)
+    program.see(2)
+    assert error not in str(program.steps)
+    assert worker.run(program) == ([1, 2] if wrong is None else [1, wrong])
+
+
+@pytest.mark.parametrize(
+    "target", ["unittest:TestCase", "torch:equal", "torch:Tensor.allclose", "numpy.testing:x"]
+)
+def test_a_program_compares_nothing_in_the_worker(target: str) -> None:
+    for note in (Program().new, Program().call, Program().name):
+        with pytest.raises(ValueError, match="compare"):
+            note(target)

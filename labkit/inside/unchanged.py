@@ -1,0 +1,196 @@
+"""Whether names outside a submission still mean what they meant before it was imported.
+
+Steps of a program, and the helpers that they call, find `torch.zeros`, `random.random` or
+`run_messages` by name, in the process in which graded code runs: such code could give the name to a
+function of its own. `Watch` notices. It knows two sorts of modules:
+
+- those that are imported before a submission is: their functions and classes, and the methods of
+  these, must stay the same objects;
+- the engine's and the course's, which may import what is graded and so come after it: what their
+  files define must have the code that stands there, and stay the same from then on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from json import dumps
+from operator import is_
+from pathlib import Path
+from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))  # what is done to theirs is not seen below
+ALWAYS = (
+    "builtins", "bisect", "collections", "contextlib", "copy", "dataclasses", "functools",
+    "hashlib", "heapq", "io", "itertools", "json", "math", "operator", "os", "os.path", "pathlib",
+    "random", "struct", "threading", "time", "types", "warnings", "zlib",
+)  # fmt: skip
+"""Modules of Python that are watched for every phase."""
+FREE = ("hook", "showwarn", "__builtins__", "__warningregistry__")
+"""Parts of names that are there to be given to something else, as `sys.excepthook` is."""
+DATA = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset, types.ModuleType,
+        types.NoneType)  # fmt: skip
+CONSTANTS = (int, float, str, bytes, tuple, frozenset)
+IMMUTABLE, ON_HEAP = 1 << 8, 1 << 9
+"""Flags of types: who may set an attribute of them."""
+WRAPPERS = ("__wrapped__", "__func__", "fget", "fn", "func")
+DEPTH = 4
+"""How many decorators deep a function is looked for."""
+Table = tuple[str, Callable[[str], Any], list[str], list[Any]]
+
+
+class Watch:
+    """Notices names that were given to something else.
+
+    Args:
+        modules: imported here, before any of the submission, and watched.
+        graded: the submission's modules, whose names are its own.
+        folders: where the packages of the engine and the course lie.
+    """
+
+    def __init__(
+        self, modules: Iterable[str], graded: Iterable[str], folders: Iterable[str]
+    ) -> None:
+        self._graded, self._loaded = frozenset(graded), sys.modules
+        self._tables: list[Table] = []
+        self._classes: list[tuple[str, type, Mapping[str, Any]]] = []
+        self._sizes: list[int] = []
+        self._known: set[type] = set()
+        self._set_by_steps: set[str] = set()
+        self._files = {n: p for n, p in _files_of(folders) if n not in self._graded}
+        for name in (*ALWAYS, *modules):
+            self._know(name, vars(importlib.import_module(name)))
+
+    def allow(self, program: list[dict[str, Any]]) -> None:
+        """The names that a program itself sets are no work of the submission."""
+        for step in program:
+            if "set" in step:
+                self._set_by_steps.add(step["attribute"])
+            elif step.get("call") == ["name", "builtins:setattr"]:
+                self._set_by_steps.add(step["args"][1][1])
+
+    def told(self) -> tuple[str, str]:
+        """`replaced` as an answer of `labkit.inside.worker_child`."""
+        return "end", dumps(self.replaced())
+
+    def replaced(self) -> str:
+        """The first name that means something else now, as "torch.equal", or ""."""
+        try:
+            return self._changed() or self._shadowed() or self._wrong_from_the_start()
+        except Exception as error:  # what lies there is no module, or no class
+            return f"a module ({type(error).__name__})"
+
+    def _changed(self) -> str:
+        for owner, get, names, values in self._tables:
+            if not all(map(is_, map(get, names), values)):
+                for name, value in zip(names, values, strict=True):
+                    if get(name) is not value and name not in self._set_by_steps:
+                        return f"{owner}.{name}"
+        return ""
+
+    def _shadowed(self) -> str:
+        """A new name of a class that stands before one that it inherits."""
+        sizes = [len(members) for _, _, members in self._classes]
+        if sizes == self._sizes:
+            return ""
+        for (owner, kind, members), before in zip(self._classes, self._sizes, strict=True):
+            if len(members) != before:
+                kept = next(t[2] for t in self._tables if t[0] == owner)
+                for name in members.keys() - set(kept) - self._set_by_steps:
+                    inherited = (vars(base).get(name) for base in kind.__mro__[1:])
+                    if isinstance(members[name], types.FunctionType) and any(inherited):
+                        return f"{owner}.{name}"
+        self._sizes = sizes
+        return ""
+
+    def _wrong_from_the_start(self) -> str:
+        """Look at modules of the engine and the course that have come since."""
+        for name in [name for name in self._files if name in self._loaded]:
+            members = vars(self._loaded[name])
+            if wrong := _other_code(members, self._files.pop(name), self._graded):
+                return f"{name}.{wrong}"
+            self._know(name, members)
+            self._remember(name, members, lambda name, value: name.isupper() and
+                           isinstance(value, CONSTANTS))  # fmt: skip
+        return ""
+
+    def _know(self, module: str, members: Mapping[str, Any]) -> None:
+        """Remember a module's functions and classes, and the methods of its classes."""
+        self._remember(module, members, self._is_work)
+        for name, kind in members.items():
+            if isinstance(kind, type) and kind not in self._known:
+                self._known.add(kind)
+                if kind.__flags__ & ON_HEAP and not kind.__flags__ & IMMUTABLE:
+                    self._know_class(f"{module}.{name}", kind)
+
+    def _know_class(self, owner: str, kind: type) -> None:
+        if kind.__module__ not in self._graded:
+            self._remember(owner, vars(kind), self._is_work)
+            if self._tables[-1][0] == owner:
+                self._classes.append((owner, kind, vars(kind)))
+                self._sizes.append(len(vars(kind)))
+
+    def _is_work(self, name: str, value: Any) -> bool:
+        """Whether it does something: a function or a class, and no data."""
+        free = isinstance(value, DATA) or any(part in name for part in FREE)
+        return not free and getattr(value, "__module__", "") not in self._graded
+
+    def _remember(
+        self, owner: str, members: Mapping[str, Any], wanted: Callable[[str, Any], bool]
+    ) -> None:
+        kept = {name: value for name, value in members.items() if wanted(name, value)}
+        if kept:
+            self._tables.append((owner, members.get, list(kept), list(kept.values())))
+
+
+def _files_of(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(module, file) of all that can be imported from some folders."""
+    for folder in map(Path, folders):
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path)
+
+
+def _other_code(members: Mapping[str, Any], path: str, graded: frozenset[str]) -> str:
+    """The first function of a module, or method of its classes, whose code does not stand in the
+    module's file; or ""."""
+    with open(path, "rb") as file:
+        compiled = compile(file.read(), path, "exec", dont_inherit=True)
+    known = set(_codes_in(compiled))
+    defined = {code.co_name for code in compiled.co_consts if isinstance(code, types.CodeType)}
+    own = {*graded, members["__name__"]}
+    for name in defined & members.keys():
+        value = members[name]
+        function = _function_in(value)
+        if type(value).__module__ in graded or (function and function.__code__ not in known):
+            return name
+        for key, method in vars(value).items() if isinstance(value, type) else ():
+            function = _function_in(method)
+            if function and function.__module__ in own and _is_strange(function.__code__, known):
+                return f"{name}.{key}"
+    return ""
+
+
+def _is_strange(code: types.CodeType, known: set[types.CodeType]) -> bool:
+    """Whether code stands in no file that is known; what `dataclass` writes stands in none."""
+    return code not in known and code.co_filename != "<string>"
+
+
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield each
+            yield from _codes_in(each)
+
+
+def _function_in(value: Any) -> types.FunctionType | None:
+    """The function that decorators, a property or a method hold; None if they hold none."""
+    for _ in range(DEPTH):
+        inner = next((v for n in WRAPPERS if (v := getattr(value, n, None)) is not None), None)
+        if inner is None:
+            break
+        value = inner
+    return value if isinstance(value, types.FunctionType) else None
