@@ -21,7 +21,9 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import todo_in
 from labkit.inside import child
 from labkit.learner.divergence import reason
+from labkit.learner.drafts import ABOUT_DRAFTS, measure_drafts
 from labkit.learner.pictures import measure_pictures
+from labkit.learner.policies import ABOUT_POLICIES, measure_policies
 from labkit.learner.quantized import measure_schemes
 from labkit.learner.ranks import ABOUT_RANKS, measure_ranks
 from labkit.learner.service import ABOUT_SERVICE, measure_service
@@ -297,6 +299,8 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "structured": measure_structured,
     "service": measure_service,
     "pictures": measure_pictures,
+    "drafts": measure_drafts,
+    "policies": measure_policies,
     "ranks": measure_ranks,
     "transfers": measure_transfers,
 }
@@ -308,6 +312,8 @@ ABOUT = {
     "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
     "service": ABOUT_SERVICE,
     "pictures": "questions about three pictures: at once, in chunks, and without a prefix cache",
+    "drafts": ABOUT_DRAFTS,
+    "policies": ABOUT_POLICIES,
     "ranks": ABOUT_RANKS,
     "transfers": ABOUT_TRANSFERS,
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
