@@ -1,4 +1,4 @@
-"""The experiment of `benchmarks/async_scheduling.py`: late results change no token."""
+"""Chapter 00/04's pages on late results: `benchmarks/async_scheduling.py` and the state by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections import deque
 from pathlib import Path
 
-import pytest
-
-from benchmarks.async_scheduling import LateRequest, LateScheduler, experiment, table
+from benchmarks.async_scheduling import experiment, table
 from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
 CHAPTER = Path(__file__).parents[3] / "phases" / "00-orientation" / "04-the-whole-machine.md"
@@ -25,18 +25,14 @@ def test_the_chapter_prints_what_the_command_prints() -> None:
     assert f"async-scheduling\n{table(plain, late)}\n```" in CHAPTER.read_text("utf-8")
 
 
-@pytest.mark.parametrize("num_blocks", [20, 200])
-def test_small_and_large_pools_give_the_same_tokens(num_blocks: int) -> None:
-    plain, late = experiment(num_requests=12, num_blocks=num_blocks)
-    assert plain.tokens == late.tokens
-
-
 def test_the_worked_state_of_the_chapter() -> None:
-    scheduler = LateScheduler(
-        SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4, max_model_len=64),
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_num_batched_tokens=16, max_num_seqs=4, max_model_len=64, async_scheduling=True
+        ),
         CacheConfig(block_size=4, num_gpu_blocks=16),
     )
-    request = LateRequest("fox", [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4))
+    request = Request("fox", [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4))
     scheduler.add_request(request)
     on_their_way: deque[SchedulerOutput] = deque()
     rows = []
