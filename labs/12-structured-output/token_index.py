@@ -52,13 +52,14 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
       through as ten letters. So they are b"", as are ids that the tokenizer does not have.
     - Other added tokens stand for what they spell.
     - Every other token is spelled in the alphabet of its tokenizer. In byte-level BPE a character
-      is a byte (`byte_of_character`). In SentencePiece `<0xE6>` is a byte, and WORD_BORDER in
+      is a byte (`byte_of_character`); it is byte-level if all of these tokens can be read so, the
+      last of 150,000 too. In SentencePiece `<0xE6>` is a byte, and WORD_BORDER in
       anything else is a space. Never decode: half a character becomes U+FFFD.
 
     Args:
         tokenizer: of the `transformers` kind: `get_vocab()` gives text -> id, `all_special_ids`
             and `added_tokens_decoder` (id -> an object with `.content` and `.special`) the rest.
-        vocab_size: the model's, which may be larger than the tokenizer's.
+        vocab_size: the model's, which may be larger than the tokenizer's, or smaller.
     """
     # TODO 12.5
     raise NotImplementedError(
@@ -145,7 +146,7 @@ def pack_bits(allowed: np.ndarray) -> np.ndarray:
 
 
 def set_bits(words: np.ndarray, token_ids: Sequence[int], allowed: bool = True) -> None:
-    """Allow or forbid single tokens in a packed row, in place."""
+    """Allow or forbid single tokens in a packed row, in place; a token may be named twice."""
     # TODO 12.7
     raise NotImplementedError(
         "TODO 12.7: write set_bits in labs/12-structured-output/token_index.py"

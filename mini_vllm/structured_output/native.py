@@ -99,6 +99,10 @@ class NativeGrammar(StructuredOutputGrammar):
         end. After the end no token may follow. A stop token beyond the row, which the model
         cannot sample, has no bit and is passed over.
 
+        Args:
+            bitmask: [rows, ceil(V / 32)] int32 on the CPU, an array or a tensor
+                (`allocate_token_bitmask`); row `batch_index` is written in place, no other.
+
         Raises:
             ValueError: if the text cannot end, and no token of the vocabulary can go on; it says
                 "no token", for the request ends with these words.

@@ -274,7 +274,9 @@ def subset_construction(nfa: Nfa, start: int, end: int, max_states: int = MAX_ST
         max_states: at most so many sets; `.*a.{18}` alone has 2**19.
 
     Raises:
-        TooLarge: for more sets, or if the closures have more than MAX_WORK members together.
+        TooLarge: for more sets, or if the closures have more than MAX_WORK members together:
+            as soon as that is known, and not when all sets are built. Whether a set that comes up
+            again counts again is left open.
     """
     class_of = byte_classes(nfa)
     sets = [epsilon_closure(nfa, [start], ("start",))]

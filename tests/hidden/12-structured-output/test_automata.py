@@ -218,6 +218,15 @@ def test_12_2_calls_and_nothing_at_all(subject: Any) -> None:
     assert run_nfa(empty[0], empty[1], *empty[2], b"")
 
 
+def test_12_2_as_many_copies_as_a_repeat_asks_for(subject: Any) -> None:
+    """Up to 1,500 letters, as `maxLength` asks for: 1,500 machines, not as many for each length."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    nfa.add(p.call(f"{PATTERNS}parse_regex", "a{0,1500}"))
+    p.see(p.call("builtins:len", nfa.free))
+    assert subject.run(p)[0] < 10 * 1_500
+
+
 def graph(draw: Any, size: int) -> tuple[list[list[Any]], list[list[Any]]]:
     state = st.integers(0, size - 1)
     free = [[(draw(state), None) for _ in range(draw(st.integers(0, 1)))] for _ in range(size)]
@@ -358,15 +367,36 @@ def test_12_3_a_long_way_without_reading(subject: Any) -> None:
     assert subject.run(p) == [3_001], "the way from state 0 is not followed to its end"
 
 
+COUNTING = """
+from mini_vllm.structured_output.regex_automaton import Nfa, TooLarge, subset_construction
+
+class Counted(list):
+    asked = 0
+
+    def __getitem__(self, state):
+        Counted.asked += 1
+        return super().__getitem__(state)
+
+chain = [[((97, 98), state + 1)] for state in range(1, 17)]
+nfa = Nfa([[] for _ in range(18)], Counted([[((97, 98), 0), ((97, 97), 1)], *chain, []]))
+Counted.asked = 0
+try:
+    subset_construction(nfa, 0, 17, 300)
+    refused = False
+except TooLarge:
+    refused = True
+told = [refused, Counted.asked]
+"""
+
+
 def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
-    """2**16 sets are not built to find out that they are too many."""
+    """2**16 sets are not built to find out that they are more than 300."""
     p = Program()
-    nfa = p.new(f"{REGEX}Nfa")
-    chain = [[((97, 98), i + 1)] for i in range(1, 17)]
-    p.set(nfa, "free", [[] for _ in range(18)])
-    p.set(nfa, "moves", [[((97, 98), 0), ((97, 97), 1)], *chain, []])
-    p.refuse(f"{REGEX}TooLarge", p.name(f"{REGEX}subset_construction"), nfa, 0, 17, 300)
-    assert subject.run(p) == []
+    names = p.new("builtins:dict")
+    p.call("builtins:exec", COUNTING, names)
+    p.see(names["told"])
+    [(refused, asked)] = subject.run(p)
+    assert refused and asked < 50_000, f"the moves of states were asked for {asked:,} times"
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(4, False), (5, True)])
@@ -706,6 +736,28 @@ def test_12_9_members_stay_the_callers(subject: Any) -> None:
     assert first == second and left == [2, [False, True]]
 
 
+def test_12_9_numbers_of_ten_digits(subject: Any) -> None:
+    """A few cases for each digit, and not one for each of nine billion numbers."""
+    low, high = "0123456789", "9000000001"
+    p = Program()
+    shown(p, p.call(f"{JSON}digits_between", low, high))
+    [text] = subject.run(p)
+    assert len(text) < 400_000
+    pattern, first, last = read(text), int(low), int(high)
+    for number in (end + by for end in (first, last, 5_555_555_555) for by in (-1, 0, 1)):
+        fits = first <= number <= last
+        assert (pattern.fullmatch(str(number).zfill(10)) is not None) == fits, number
+
+
+def test_12_9_a_dozen_other_members(subject: Any) -> None:
+    """Behind a member as many others as there are, and none without a comma."""
+    p = Program()
+    letters = [p.call(f"{PATTERNS}text", letter) for letter in "ax,"]
+    shown(p, p.call(f"{JSON}object_pattern", letters[:1], [True], letters[1], letters[2]))
+    pattern = read(subject.run(p)[0])
+    assert pattern.fullmatch("a" + ",x" * 12) and not pattern.fullmatch("a" + ",x" * 11 + "x")
+
+
 # ------------------------------------------------------------------ stacks
 def dfa(p: Program, rows: list[dict[str, int]], accepting: set[int], calls: Any) -> Any:
     """An automaton; `calls` says of some states where each rule leads."""
@@ -859,3 +911,20 @@ def test_12_10_a_thousand_rules_end_at_once(subject: Any) -> None:
         stack = walk.push(0, stack)
     p.see(p.call("builtins:len", walk.closure([stack])))
     assert subject.run(p) == [1_000], "a stack below is missing"
+
+
+@pytest.mark.parametrize("height", [999, 1_000])
+def test_12_10_stacks_that_do_not_stay_count_too(subject: Any, height: int) -> None:
+    """Stacks whose tops end and read nothing: only BOTTOM is returned, but all were found."""
+    p = Program()
+    walk = p.new(f"{PUSHDOWN}Pushdown", p.new(f"{PUSHDOWN}Machine", {
+        "root": dfa(p, [{"a": 1}, {}], {1}, {})}, "root"))  # fmt: skip
+    stack = p.name(f"{PUSHDOWN}BOTTOM")
+    for _ in range(height):
+        stack = walk.push(1, stack)
+    if height < 1_000:
+        p.see(p.call("builtins:list", walk.closure([stack])))
+    else:
+        p.refuse(f"{REGEX}TooLarge", walk.closure, [stack])
+    p.see(p.call("builtins:list", walk.closure([])))
+    assert subject.run(p) == ([[0], []] if height < 1_000 else [[]])

@@ -146,6 +146,38 @@ def test_12_5_special_by_either_list(subject: Any) -> None:
     assert [bytes(token) for token in subject.run(p)[0]] == wanted
 
 
+VOCABULARY_OF_32K = """
+from types import SimpleNamespace
+from mini_vllm.structured_output.token_index import token_bytes
+
+spelled = [f"w{number}" for number in range(32_000)] + ["\u00e9"] + last
+tokenizer = SimpleNamespace(
+    get_vocab=lambda: {text: i for i, text in enumerate(spelled)},
+    all_special_ids=[], added_tokens_decoder={},
+)
+found = token_bytes(tokenizer, 32_064)
+told = [len(found), list(map(list, found[31_999:32_002])), len(token_bytes(tokenizer, 100))]
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "of_e9"),
+    [([], b"\xe9"), (["日"], "é".encode())],
+    ids=["byte-level", "SentencePiece"],
+)
+def test_12_5_the_last_of_32000_decides(subject: Any, last: list[str], of_e9: bytes) -> None:
+    """One token that is not spelled in the byte alphabet, behind 32,000 that could be: then all are
+    SentencePiece's. And a model with fewer ids than the tokenizer."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update(last=last)
+    p.call("builtins:exec", VOCABULARY_OF_32K, names)
+    p.see(names["told"])
+    [(size, texts, small)] = subject.run(p)
+    assert (size, small) == (32_064, 100)
+    assert [bytes(text) for text in texts] == [b"w31999", of_e9, "".join(last).encode()]
+
+
 @many
 @given(vocabulary=texts, data=st.data())
 def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.DataObject) -> None:
@@ -172,6 +204,48 @@ def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.Da
         assert row == pack([target != DEAD for target in after[state]])
     recent = list(dict.fromkeys(reversed(asked)))[:room]
     assert seen[-1] == sorted(recent)
+
+
+LONG_TOKENS = """
+import numpy as np
+from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, lift_state
+
+class Letters:
+    nbytes = calls = walked = 0
+
+    def next(self, state, byte):
+        self.calls, self.walked = self.calls + 1, self.walked + 1
+        return state + 1 if byte == 97 else -1
+
+    def step(self, states, data):
+        self.calls, self.walked = self.calls + 1, self.walked + len(states)
+        return np.where(data == 97, states + 1, -1).astype(np.int32)
+
+sizes = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64]
+texts = [b"b%05d" % number for number in range(39_990)] + [b"a" * size for size in sizes]
+tokens, walk = TokenTable(texts), Letters()
+after = lift_state(walk, tokens, 100_000)
+told = [np.flatnonzero(after != -1).tolist(), after[-10:].tolist(), walk.calls, walk.walked]
+index = TokenIndex(walk, tokens)
+index.row(0)
+calls = walk.calls
+index.row(0)
+told += [walk.calls - calls]
+"""
+
+
+def test_12_6_tokens_of_64_bytes(subject: Any) -> None:
+    """40,000 tokens, of which the last ten go on, from state 100,000: a column at a time, and only
+    those that are alive. A row that is there, also that of state 0, is not lifted again."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call("builtins:exec", LONG_TOKENS, names)
+    p.see(names["told"])
+    [(ids, states, calls, walked, again)] = subject.run(p)
+    assert ids == [*range(39_990, 40_000)]
+    assert states == [100_000 + size for size in (1, 2, 15, 16, 17, 31, 32, 33, 63, 64)]
+    assert calls <= 64 * 64 and walked <= 2 * 40_000, f"{calls} steps of {walked:,} tokens"
+    assert again == 0
 
 
 def test_12_6_who_was_used_last_stays(subject: Any) -> None:
@@ -225,6 +299,20 @@ def test_12_7_random_masks(subject: Any, allowed: list[bool], data: st.DataObjec
         for token in tokens:
             allowed[token] = flag
     assert after == pack(allowed)
+
+
+def test_12_7_whole_words_and_none(subject: Any) -> None:
+    """31, 32 and 33 tokens, 64, and a vocabulary without tokens; and a change of no token."""
+    sizes = [0, 1, 31, 32, 33, 63, 64, 65]
+    p = Program()
+    for size in sizes:
+        p.see(p.call(f"{INDEX}pack_bits", p.call("numpy:ones", size, dtype="bool")))
+    words = p.call("numpy:array", [5], dtype=p.name("numpy:int32"))
+    p.call(f"{INDEX}set_bits", words, [])
+    p.see(words)
+    *rows, same = subject.run(p)
+    assert [row.tolist() for row in rows] == [pack([True] * size) for size in sizes]
+    assert all(row.dtype == np.int32 for row in rows) and same.tolist() == [5]
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -323,6 +411,37 @@ def test_12_8_a_mask_of_several_words(subject: Any, may_end: bool) -> None:
     p.see(words[0].tolist())
     after = [0, 0, 0 if may_end else 2]
     assert subject.run(p) == [[0, 0, 2 + 4 * may_end], may_end, after]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_12_8_the_last_token_of_a_word_alone(subject: Any, kind: str) -> None:
+    """Only token 31 may come: its word is a negative number. Masks are arrays or tensors."""
+    p = Program()
+    legal = p.call("numpy:array", [-(2**31)], dtype=p.name("numpy:int32"))
+    row = p.call("functools:partial", p.name("operator:getitem"), [legal])
+    walk = automaton(p, [[DEAD, DEAD, DEAD]], [False])
+    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a")] * 32)
+    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row, tokens=tokens), [3])
+    words = p.call(f"{kind}:ones", [2, 1], dtype=p.name(f"{kind}:int32"))
+    grammar.fill_bitmask(words, 1)
+    p.see(words.tolist())
+    assert subject.run(p) == [[[1], [-(2**31)]]]
+
+
+def test_12_8_hundreds_of_tokens_are_taken_back(subject: Any) -> None:
+    """None at all; 500 a's in ones; two more and the end in one go; and all but one taken back."""
+    p = Program()
+    grammar = grammar_of(p, [[1, DEAD, DEAD], [1, DEAD, DEAD]], [False, True])
+    p.see([grammar.accept_tokens("r", []), grammar.is_terminated()])
+    for _ in range(500):
+        grammar.accept_tokens("r", [1])
+    p.see(grammar.accept_tokens("r", [1, 1, 6]))
+    for count in (2, 500):
+        grammar.rollback(count)
+        p.see([grammar.is_terminated(), grammar.num_processed_tokens])
+    grammar.rollback(1)
+    p.see(grammar.accept_tokens("r", [6]))
+    assert subject.run(p) == [[True, False], True, [False, 501], [False, 1], False]
 
 
 @pytest.mark.parametrize("end", [96, 70_000])
@@ -434,6 +553,14 @@ def test_12_12_token_0_is_a_draft(subject: Any) -> None:
     assert subject.run(p) == [[[4, 8, 16], 0, {}]]
 
 
+def test_12_12_twenty_drafts(subject: Any) -> None:
+    """All of them are right: 21 rows."""
+    drafts = [*range(7, 27)]
+    p = Program()
+    p.see(filled(p, drafts, drafts)["told"])
+    assert subject.run(p) == [[[4 << place for place in range(21)], 0, {}]]
+
+
 def test_12_12_an_error_behind_a_draft(subject: Any) -> None:
     """It is kept for its request, nothing is raised, and the draft is taken back."""
     p = Program()
@@ -523,16 +650,27 @@ def test_12_12_every_end_of_a_compilation(subject: Any) -> None:
     assert subject.run(p) == [False, True, False, False, False, False, False]
 
 
+@pytest.mark.parametrize(("rows", "paired"), [(1, 1), (3, 2), (0, 0)])
+def test_12_13_unequal_counts(subject: Any, rows: int, paired: int) -> None:
+    """a has two masks for 1, 3 or no rows of logits: b's rows and its mask are b's all the same."""
+    p = Program()
+    p.see(p.call(f"{UTILS}mask_rows", ["a", "b"], [rows, 2], {"a": (0, 2), "b": (2, 2)}))
+    found = [list(part) for part in subject.run(p)[0]]
+    assert found == [[*range(paired), rows, rows + 1], [*range(paired), 2, 3]]
+
+
 @many
 @given(data=st.data())
 def test_12_13_random_batches(subject: Any, data: st.DataObject) -> None:
-    """Requests with and without masks, with and without drafts, in two orders."""
+    """Requests with and without masks, with and without drafts, in two orders; and some with more
+    rows of masks than of logits, or fewer."""
     names = data.draw(st.permutations("abcdef").map(lambda x: x[:4]))
     counts = [data.draw(st.integers(1, 4)) for _ in names]
     masked = data.draw(st.permutations([n for n in "abcdefg" if data.draw(st.booleans())]))
     masks, first = {}, 0
     for name in masked:
         size = counts[names.index(name)] if name in names else 2
+        size = max(size + data.draw(st.sampled_from([0, 0, 1, -1, -4])), 0)
         masks[name] = (first, size)
         first += size
     p = Program()
@@ -541,7 +679,7 @@ def test_12_13_random_batches(subject: Any, data: st.DataObject) -> None:
     wanted: list[list[int]] = [[], []]
     start = 0
     for name, count in zip(names, counts, strict=True):
-        for offset in range(count if name in masks else 0):
+        for offset in range(min(count, masks.get(name, (0, 0))[1])):
             wanted[0].append(start + offset)
             wanted[1].append(masks[name][0] + offset)
         start += count

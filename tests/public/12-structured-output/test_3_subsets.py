@@ -109,3 +109,26 @@ def test_12_3_too_many_sets_are_refused() -> None:
     expect(len(subset_construction(nfa, 0, 10)), 1024, at="without a limit")
     with pytest.raises(TooLarge):
         subset_construction(nfa, 0, 10, max_states=100)
+
+
+def test_12_3_as_many_sets_as_the_limit_fit() -> None:
+    """(a|b)*a(a|b) has four sets: max_states=4 is enough, 3 is not."""
+    expect(len(subset_construction(two_last(), 0, 2, max_states=4)), 4, at="max_states=4")
+    with pytest.raises(TooLarge):
+        subset_construction(two_last(), 0, 2, max_states=3)
+
+
+def test_12_3_few_sets_can_be_too_much_work() -> None:
+    """After n a's the machine is in states 0 to n: 900 sets have 405,000 members together."""
+    moves = {state: [("a", state), ("a", state + 1)] for state in range(899)}
+    with pytest.raises(TooLarge):
+        subset_construction(machine({}, moves, 900), 0, 899)
+
+
+def test_12_3_the_empty_text_begins_and_ends_in_state_0() -> None:
+    """A move that is open at the end, and then one that is open at the start: $^."""
+    nfa = machine({}, {0: [("a", 2)]}, 3)
+    nfa.join(0, 1, "end")
+    nfa.join(1, 2, "start")
+    dfa = subset_construction(nfa, 0, 2)
+    expect([matches(dfa, word) for word in (b"", b"a", b"aa")], [True, True, False], at="$^|a")

@@ -100,3 +100,22 @@ def test_12_4_the_start_stays_first() -> None:
     """State 0 of the answer is the group of the start."""
     small = minimise(dfa([{"b": 1}, {"a": 2}, {}], {2}))
     expect(matches(small, b"ba"), True, at="ba")
+
+
+def test_12_4_an_end_that_the_start_cannot_reach_is_no_text() -> None:
+    """State 1 accepts, but nothing leads there from state 0."""
+    with pytest.raises(ValueError, match="no text matches"):
+        remove_dead_states(dfa([{"a": 0}, {}], {1}))
+
+
+def test_12_4_a_splitter_may_be_split_itself() -> None:
+    """Six states, all different. A group is split by itself while its moves are looked at."""
+    rows = [
+        {"a": 4, "b": 4},
+        {"a": 2, "b": 5, "c": 5},
+        {"a": 1, "b": 4, "c": 0},
+        {"b": 0, "c": 0},
+        {"a": 0, "b": 4, "c": 0},
+        {"a": 3, "b": 0, "c": 2},
+    ]
+    expect(len(minimise(dfa(rows, {0, 1, 2, 4, 5}))), 6, at="states of six, none of them equal")

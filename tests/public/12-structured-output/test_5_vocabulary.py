@@ -72,3 +72,12 @@ def test_12_5_the_bundled_tokenizer() -> None:
         joined = b"".join(texts[i] for i in real.encode(text).ids)
         expect(joined, text.encode(), at=f"the tokens of {text!r}")
     expect(texts[:3], [b"", b"", b""], at="the three special tokens")
+
+
+def test_12_5_one_token_decides_for_all() -> None:
+    """300 tokens that could be byte-level BPE, and '日', which is not: then 'é' is itself."""
+    words = [*(f"w{number}" for number in range(300)), "é", "日"]
+    wanted = [*(word.encode() for word in words[:300]), "é".encode(), "日".encode()]
+    expect(token_bytes(tokenizer(words), 302), wanted, at="300 words, 'é' and '日'")
+    wanted = [*wanted[:300], b"\xe9"]
+    expect(token_bytes(tokenizer(words[:301]), 301), wanted, at="300 words and 'é'")

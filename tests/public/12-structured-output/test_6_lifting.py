@@ -79,3 +79,29 @@ def test_12_6_the_row_not_used_for_longest_goes(lab: Any) -> None:
     for state in (0, 1, 0, 2):
         index.row(state)
     expect(sorted(index._rows), [0, 2], at="rows kept after 0, 1, 0, 2 with room for two")
+
+
+def test_12_6_tokens_of_many_bytes(lab: Any) -> None:
+    """Tokenizers have tokens of 16, 64 and more spaces."""
+    loop, sizes = lab.HandMade([{"a": 0}], {0}), (1, 15, 16, 17, 64, 128)
+    after = lift_state(loop, TokenTable([b"a" * size for size in sizes]), 0)
+    expect(after.tolist(), [0] * len(sizes), at=f"tokens of {sizes} letters a, at a*")
+
+
+def test_12_6_the_tokens_walk_together(lab: Any) -> None:
+    """300 tokens of three bytes: three steps for all of them, not one for each token and byte."""
+    calls = []
+
+    class Counting(lab.HandMade):  # type: ignore[misc, name-defined]
+        def step(self, states: np.ndarray, data: np.ndarray) -> np.ndarray:
+            calls.append(len(states))
+            return np.where(data == ord("a"), 0, lab.DEAD).astype(np.int32)
+
+        def next(self, state: int, byte: int) -> int:
+            calls.append(1)
+            return super().next(state, byte)  # type: ignore[no-any-return]
+
+    loop = Counting([{"a": 0}], {0})
+    lift_state(loop, TokenTable([b"aaa"] * 100 + [b"aab"] * 100 + [b"baa"] * 100), 0)
+    expect(len(calls) <= 6, True, at=f"300 tokens of three bytes: {len(calls)} steps, at most 6")
+    expect(calls[1] <= 200, True, at=f"column 1: {calls[1]} tokens; 100 were dead before")

@@ -121,3 +121,11 @@ def test_12_8_a_corner_is_an_error(lab: Any) -> None:
     corner = NativeGrammar(lab.HandIndex(lab.HandMade([{"z": 1}, {}], {1})), [0])
     with pytest.raises(ValueError, match="no token"):
         corner.fill_bitmask(np.zeros((1, 1), dtype=np.int32), 0)
+
+
+def test_12_8_no_tokens_are_always_accepted(grammar: NativeGrammar) -> None:
+    """An empty list: at the start, behind tokens, and behind the end. It changes nothing."""
+    for tokens, ended in (([], False), ([AB], False), ([0], True)):
+        grammar.accept_tokens("r", tokens)
+        expect(grammar.accept_tokens("r", []), True, at=f"no tokens behind {tokens}")
+        expect(grammar.is_terminated(), ended, at=f"terminated behind {tokens} and no tokens")

@@ -146,3 +146,13 @@ def test_12_9_cases_grow_with_their_number_not_with_its_power() -> None:
     members: list[Pattern] = [concat(chr(97 + i)) for i in range(16)]
     pattern = object_pattern(members, [False] * 16, None, concat(","))
     expect(size(pattern) < 5_000, True, at=f"16 members: {size(pattern):,} parts, below 5,000")
+
+
+def test_12_9_numbers_are_not_spelled_out() -> None:
+    """Five digits: cases for each digit, and not one for each of 40,001 numbers."""
+    pattern = digits_between("10000", "50000")
+    expect(size(pattern) < 5_000, True, at=f"five digits: {size(pattern):,} parts, below 5,000")
+    regex = re.compile(as_regex(pattern))
+    texts = ["09999", "10000", "49999", "50000", "50001"]
+    found = [text for text in texts if regex.fullmatch(text)]
+    expect(found, texts[1:4], at="10000 to 50000")
