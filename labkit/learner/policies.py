@@ -34,7 +34,7 @@ def measure_policies() -> dict[str, Any]:
 
     begin = time.perf_counter()
     result: dict[str, Any] = {"tokens": [], "names": [], "errors": [], "rows": []}
-    options = {"temperature": 0.8, "max_tokens": TOKENS, "ignore_eos": True}
+    options: dict[str, Any] = {"temperature": 0.8, "max_tokens": TOKENS, "ignore_eos": True}
     policies = {name: name for name in ("vllm-v1", "minivllm", "vllm-v0")} | {"capstone": Capstone}
     for title, policy in policies.items():
         llm = LLM("storyteller", scheduler_cls=policy, **SETTINGS)
