@@ -363,7 +363,7 @@ def remember(phase: Phase, graded: GradeResult, failed: int, texts: Mapping[str,
 # ---------------------------------------------------------------- the screen
 def show(phase: Phase, judged: Judged, reveal: bool) -> None:
     """Task by task: status, kind of failure, authored hint; what failed first, what is not written
-    last. Inputs only if `reveal`, right answers never."""
+    last. Inputs, and what was expected where the reference was asked too, only if `reveal`."""
     out, graded = Screen(), judged.result
     show_seed = reveal or graded.passed
     seed = (

@@ -95,6 +95,11 @@ class Program:
         step["kwargs"] = {name: _express(value) for name, value in kwargs.items()}
         self.steps.append(step)
 
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Of each step that must raise, the error."""
+        return {step: error for step, (error, _) in self._refusals.items()}
+
     def judge(self, seen: list[Any]) -> list[Any]:
         """What a worker has observed, without the refusals that are as they should be. The first
         that is not ends the list, as {"!raises": the class} or {"!returned": the value}."""

@@ -1,31 +1,47 @@
 """What a hidden test asked of your code, as lines that you can read and type: the calls, and beside
-each observation what your code answered. It never holds what would have been right."""
+each observation what your code answered, and what was expected where that is known."""
 
 from __future__ import annotations
 
 import builtins
 import json
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from labkit.inside.alarm import shorten
+from labkit.judge.difference import about, first_difference
 from labkit.process.worker import PROGRAM, TRACE
 
 MAX_LINES = 60
 MAX_VALUE = 160
 
 
-def text(scenario: str, args: dict[str, Any], seen: Any) -> str:
+def text(
+    scenario: str,
+    args: dict[str, Any],
+    seen: Any,
+    expected: Any = None,
+    refusals: Mapping[int, str] = {},
+) -> str:
     """The last request that failed, after shrinking where the test shrinks; "" if there was none.
 
     Args:
         scenario, args: as `labkit.process.worker.Worker.call` got them.
         seen: what came back, or None.
+        expected: what the reference answered, if it was asked the same.
+        refusals: step of a program -> the error that must be raised there.
     """
+    answers = list(seen) if isinstance(seen, list) else []
+    right = list(expected) if isinstance(expected, list) else []
     if scenario == PROGRAM:
-        answers = list(seen) if isinstance(seen, list) else []
-        lines = _program(args["steps"], answers)
+        lines = _program(args["steps"], answers, right, refusals)
     elif scenario == TRACE:
         lines = ["trace = " + json.dumps(args["trace"])]
+        pairs = enumerate(zip(answers, right, strict=False))
+        parted = (step for step, (mine, theirs) in pairs if repr(mine) != repr(theirs))
+        for step in islice(parted, 1):
+            lines += _beside(f"step {step}  ", answers[step], right[step : step + 1])
     elif scenario:
         name = scenario.partition(":")[2]
         lines = [f"{name}({', '.join(f'{k}={v!r}' for k, v in args.items())})"]
@@ -35,14 +51,36 @@ def text(scenario: str, args: dict[str, Any], seen: Any) -> str:
     return "\n".join(lines[:MAX_LINES] + ([f"… {left} more lines"] if left > 0 else []))
 
 
-def _program(steps: list[dict[str, Any]], answers: list[Any]) -> list[str]:
+def _beside(line: str, value: Any, right: list[Any]) -> list[str]:
+    """A line with what was answered behind it, and what was expected: a long value with its size
+    and its beginning, and the first difference below.
+
+    Args:
+        right: the expected value, if it is known.
+    """
+    if not right:
+        return [f"{line}# yours: {about(value)}"]
+    if first := first_difference(value, right[0]):
+        return [f"{line}# yours: {about(value)}", f"#   {first}"]
+    if repr(value) == repr(right[0]):
+        return [f"{line}# yours: {about(value)}, as expected"]
+    return [f"{line}# yours: {about(value)}; expected: {about(right[0])}"]
+
+
+def _program(
+    steps: list[dict[str, Any]],
+    answers: list[Any],
+    right: list[Any] = [],  # noqa: B006 - only read
+    refusals: Mapping[int, str] = {},
+) -> list[str]:
     """The steps as assignments and expressions; the first thing that raised ends them."""
     lines, names = [], {step["as"]: f"v{step['as']}" for step in steps if "as" in step}
-    waiting = iter(answers)
+    waiting, wanted = iter(answers), iter(right)
     last = answers[-1] if answers and isinstance(answers[-1], dict) else {}
     ended, not_refused = last.get("!raises", ""), "!returned" in last
     left = len(answers) - bool(ended) - not_refused
-    for step in steps:
+    errors = " or ".join(dict.fromkeys(name.rpartition(":")[2] for name in refusals.values()))
+    for number, step in enumerate(steps):
         if "call" in step:
             words = [_show(arg, names) for arg in step["args"]]
             words += [f"{name}={_show(arg, names)}" for name, arg in step["kwargs"].items()]
@@ -53,17 +91,21 @@ def _program(steps: list[dict[str, Any]], answers: list[Any]) -> list[str]:
         elif "refuse" in step:
             words = [_show(arg, names) for arg in step["args"]]
             words += [f"{name}={_show(arg, names)}" for name, arg in step["kwargs"].items()]
-            lines.append(f"{_show(step['refuse'], names)}({', '.join(words)})  # is refused")
+            error = refusals.get(number, "").rpartition(":")[2]
+            refused = f"must raise {error}" if error else "must be refused"
+            lines.append(f"{_show(step['refuse'], names)}({', '.join(words)})  # {refused}")
         else:
             each = step.get("each")
             shown = _show(step["see"], names)
             line = f"[item.{each} for item in {shown}]" if each else shown
             if left > 0:
-                line += f"  # yours: {shorten(repr(next(waiting)), MAX_VALUE)}"
+                lines += _beside(f"{line}  ", next(waiting), list(islice(wanted, 1)))
                 left -= 1
-            lines.append(line)
+            else:
+                lines.append(line)
     if not_refused:
-        lines.append(f"# yours returned {shorten(repr(last['!returned']), MAX_VALUE)}")
+        wanted_error = f"; expected {errors}" * bool(errors)
+        return [*lines, f"# yours returned {about(last['!returned'])}{wanted_error}"]
     return [*lines, f"# yours raised {_error(ended)}"] if ended else lines
 
 

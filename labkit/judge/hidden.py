@@ -14,9 +14,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -116,6 +117,7 @@ class Observed(Worker):
     Attributes:
         asked: scenario and arguments of the last request.
         seen: its answer, as far as there is one.
+        refusals: of a program, the steps that must raise, and what.
         raised: name of the exception that ended it, or "".
         first, slowest: seconds that the first answer took, which imports everything, and the
             slowest of the others; 0 before.
@@ -124,6 +126,7 @@ class Observed(Worker):
     first, slowest = 0.0, 0.0
     asked: tuple[str, dict[str, Any]] = ("", {})
     seen: Any = None
+    refusals: Mapping[int, str] = MappingProxyType({})
     raised: str = ""
 
     def call(self, scenario: str, **args: Any) -> Any:
@@ -143,6 +146,7 @@ class Observed(Worker):
         return self.seen
 
     def run(self, program: Program) -> list[Any]:
+        self.refusals = program.refusals
         self.seen = super().run(program)
         self._notice_the_end()
         return self.seen
@@ -541,7 +545,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return
     right = item.funcargs.get("reference")  # type: ignore[attr-defined]
     kind = kind_of(found, right, call.excinfo.value)
-    text = counterexample.text(*found.asked, found.seen)
+    known = right is not None and right.asked == found.asked
+    expected = right.seen if known else None
+    text = counterexample.text(*found.asked, found.seen, expected, found.refusals)
     item.user_properties += [("kind", kind), ("counterexample", text)]
     item.user_properties += [("unusable", sorted(found.unusable))]
     if isinstance(call.excinfo.value, Replaced):
