@@ -69,7 +69,7 @@ def computed_at_end(prompt: int, max_tokens: int) -> int:
 
 # %% tags=["check"] task="N3"
 check(computed_at_end(10, 1), 10, "the only output token was sampled, never computed")
-check(computed_at_end(10, 5), 14, "nobody asks what would follow the last token, so it is not computed")
+check(computed_at_end(10, 5), 14, "the last token is not computed: what would follow it is not needed")
 
 # %% [markdown]
 # ## 2. One request, step by step
@@ -235,5 +235,5 @@ plt.show()
 # Are the steps of eight requests as cheap as the steps of one? Nearly, as long as the hardware waits
 # for memory rather than for arithmetic. Phase 01 measures that.
 #
-# **Go on:** change the pool (`num_gpu_blocks`) in section 3 until nobody is preempted. How many blocks
+# **Go on:** change the pool (`num_gpu_blocks`) in section 3 until no request is preempted. How many blocks
 # does it take? Compare with the sum over the requests of `computed_at_end`, in blocks.

@@ -328,7 +328,7 @@ plt.show()
 # ## 5. What a contiguous cache wastes
 #
 # Batching needs many requests in memory at once. The contiguous cache reserves `max_len` tokens for
-# each, because nobody knows when the model will say EOS.
+# each, because it is unknown when the model will say EOS.
 
 # %% tags=["todo"] task="N5" title="Waste of contiguous and of paged caches"
 def waste(lengths: list[int], reserved: list[int]) -> float:

@@ -138,8 +138,8 @@ def blocks_saved(num_requests: int, common_tokens: int, block_size: int) -> int:
 
 # %% tags=["check"] task="N4"
 check(blocks_saved(3, 8, 4), 4, "2 blocks are held once instead of three times")
-check(blocks_saved(3, 7, 4), 2, "the second block is not full: everybody fills an own one")
-check(blocks_saved(1, 8, 4), 0, "one request alone shares with nobody")
+check(blocks_saved(3, 7, 4), 2, "the second block is not full: each request fills its own")
+check(blocks_saved(1, 8, 4), 0, "one request alone shares nothing")
 
 # %%
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -300,7 +300,7 @@ plt.show()
 # %% tags=["todo"] task="N6" title="The free queue after a release"
 def queue_after(free: list[int], table: list[int]) -> list[int]:
     """The free queue (next to be given away first) after a request with this table has left, if
-    nobody shares its blocks. The table is freed tail first."""
+    no other request shares its blocks. The table is freed tail first."""
     # BEGIN SOLUTION
     return free + table[::-1]
     # END SOLUTION

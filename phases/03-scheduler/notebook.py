@@ -146,7 +146,7 @@ plt.show()
 
 # %% [markdown]
 # The two upper curves meet on the right. A large budget finishes the prompt in one long step, in which
-# everybody else waits: that step is the stall. A small budget spreads the prompt over many short
+# all other requests wait: that step is the stall. A small budget spreads the prompt over many short
 # steps. The mean, TPOT, hides all of this. Chunked prefill makes no work disappear; it decides who
 # waits for it.
 
@@ -259,7 +259,7 @@ score("P2", cold[96][1] / 2988)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))
 left.plot(POOLS, [cold[b][0] for b in POOLS], "o-", color=BLUE)
-left.set(xlabel="blocks in the pool", ylabel="preemptions", title="How often somebody has to go")
+left.set(xlabel="blocks in the pool", ylabel="preemptions", title="How often a request is preempted")
 right.plot(POOLS, [cold[b][1] for b in POOLS], "o-", color=ORANGE, label="without prefix caching")
 right.plot(POOLS, [warm[b][1] for b in POOLS], "s--", color=GREEN, label="with prefix caching")
 right.set(xlabel="blocks in the pool", ylabel="tokens computed again", title="What it costs")
@@ -270,7 +270,7 @@ plt.show()
 # %% [markdown]
 # Preemption is **recompute**: the victim's blocks are freed, its output is kept, and its tokens are
 # computed once more. Nothing is copied to the host. With prefix caching a victim often finds its own
-# blocks again, as long as nobody has taken them. Note that the smallest pools do not waste most: they
+# blocks again, as long as no other request has taken them. Note that the smallest pools do not waste most: they
 # admit so few that these have room to grow.
 
 # %% [markdown]
@@ -370,7 +370,7 @@ for policy in ("fcfs", "priority"):
           f"the batch is served after {last:.2f} s (modelled); {preempted} preemptions")
 
 # %%
-# A person arrives while the batch fills the pool to the last block: is anybody preempted for them?
+# A request of priority arrives while the batch fills the pool to the last block: is another preempted for it?
 full = Scheduler(SchedulerConfig(max_num_batched_tokens=512, policy="priority"), CacheConfig(16, 21))
 full.add_request(Request("batch", range(320), SamplingParams(max_tokens=8), priority=10))
 full.schedule()  # computes 320 tokens: all 20 blocks are taken
@@ -390,7 +390,7 @@ plt.show()
 
 # %% [markdown]
 # Priority does two things: it orders the waiting line, and it picks the victim when a *running* request
-# needs a block. It never preempts anybody to admit somebody. An urgent request still waits until the
+# needs a block. It never preempts a request to admit another. An urgent request still waits until the
 # blocks for its whole prompt are free.
 #
 # ## What to take away

@@ -78,7 +78,7 @@ for slot in range(48):
     block, offset = divmod(slot, 4)
     colour = list(COLOURS.values())[owner[slot]] if owner[slot] >= 0 else GREY
     box(right, block, 3 - offset, colour, label[slot])
-right.set(xlim=(-0.1, 12), ylim=(-0.1, 4), xlabel="block", ylabel="offset", title="The cache: a0 is ana's first token; grey slots hold nothing of anybody")
+right.set(xlim=(-0.1, 12), ylim=(-0.1, 4), xlabel="block", ylabel="offset", title="The cache: a0 is ana's first token; grey slots are empty")
 right.set_xticks([i + 0.46 for i in range(12)], [str(i) for i in range(12)])
 right.set_yticks([3.46, 2.46, 1.46, 0.46], ["0", "1", "2", "3"])
 for axis in (left, right):

@@ -32,7 +32,7 @@ warnings.filterwarnings("ignore", message="IProgress not found")  # no progress 
 # ## 1. Three clients, step by step
 #
 # The scheduler of phase 03 plans, your runner brings its rows in line and lays the tokens flat. There is
-# no model: whoever is ready gets token 7. The printed lines are the guide's table.
+# no model: a request that is ready gets token 7. The printed lines are the guide's table.
 
 # %%
 import torch
@@ -249,7 +249,7 @@ def numbers_written(context: int, num_reqs: int, block_size: int) -> tuple[int, 
     made anew).
 
     Each of the `num_reqs` requests has `context` known tokens, the newest included, and decodes. Rows
-    that stay get the newest token only; nobody needs a new block in this step.
+    that stay get the newest token only; no request needs a new block in this step.
     """
     # BEGIN SOLUTION
     blocks = -(-context // block_size)
@@ -358,7 +358,7 @@ plt.show()
 #
 # ## 4. Holes
 #
-# Requests come and go. Whoever goes leaves a hole; newcomers fill the first ones; what is left is closed.
+# Requests come and go. One that goes leaves a hole; new ones fill the first holes; the rest are closed.
 
 # %% tags=["todo"] task="N3" title="Rows that have to move"
 def rows_moved(taken: list[bool]) -> tuple[int, int]:
@@ -437,7 +437,7 @@ def head_share(num_tokens: int, num_logits: int, layer_params: int, head_params:
     # END SOLUTION
 
 # %% tags=["check"] task="N4"
-check_close(head_share(10, 10, 300, 100), 0.25, "everybody meets both")
+check_close(head_share(10, 10, 300, 100), 0.25, "each query meets both")
 check_close(head_share(10, 1, 300, 100), 100 / 3100, "one of ten is sampled")
 
 # %%
@@ -525,7 +525,7 @@ def swap_keys_and_values(tensors) -> None:
 
 
 def lose_one_matrix(tensors) -> None:
-    """One tensor of 46 is missing and nobody looks: the parameter stays empty."""
+    """One tensor of 46 is missing, and no check looks: the parameter stays empty."""
     tensors["model.layers.1.mlp.down_proj.weight"].zero_()
 
 
@@ -552,7 +552,7 @@ assert len({tuple(ids) for ids in tokens.values()}) == 4, "a mistake has changed
 score("P4", equal)
 
 # %% [markdown]
-# The last one is the worst. Its story is good enough that nobody looks twice, and every benchmark of
+# The last one is the worst. Its text is good enough to pass at a glance, and every benchmark of
 # the model will be a little too low. A loader that compares names cannot let it happen.
 
 # %% [markdown]

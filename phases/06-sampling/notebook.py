@@ -276,7 +276,7 @@ for name, neighbours, before in (("7 behind", 7, False), ("7 in front", 7, True)
 score("P3", len({tuple(tokens) for tokens in texts.values()}))
 
 # %% [markdown]
-# A generator has a state, and everybody who draws from it moves it. Our number has none: it is a hash
+# A generator has a state, and each draw moves it. Our number has none: it is a hash
 # of the seed and of the index of the token. What remains is the model itself. On a GPU, kernels may
 # add in another order in another batch, so logits can differ in their last bits, and now and then a
 # draw falls on the other side of a border. The sampler cannot repair that.

@@ -42,7 +42,7 @@ plt.rcParams |= {"figure.figsize": (7.5, 3.8), "axes.grid": True, "grid.alpha": 
 # ## 1. Who spends the time of a step?
 #
 # The bundled model in the real engine. We put a clock around the parts of a step, let a batch decode,
-# and add up. What is left of the whole step belongs to nobody by name: bookkeeping of rows, lists,
+# and add up. What is left of the whole step has no name of its own: bookkeeping of rows, lists,
 # the loop itself.
 
 # %% tags=["todo"] task="N1" title="Shares of a step"

@@ -22,7 +22,7 @@ def test_00_2_output_counts(tea: Any) -> None:
 
 
 def test_00_2_drafts_are_no_tokens_yet(tea: Any) -> None:
-    """`num_tokens` leaves drafts out: nobody has verified them."""
+    """`num_tokens` leaves drafts out: they are not verified yet."""
     request = tea(output=[21], drafts=[31, 32, 33])
     expect(request.num_tokens, 6, at="num_tokens: prompt of 5, output of 1, 3 drafts")
 

@@ -8,7 +8,7 @@ from labkit.testing import expect
 
 
 def test_change_1_a_newcomer_leaves_the_reserve(kv: Any) -> None:
-    """Six blocks, a reserve of two: 4 blocks are given, then a fifth is refused to somebody new."""
+    """Six blocks, a reserve of two: 4 blocks are given, then a new request is refused a fifth."""
     manager = kv.manager(6)
     manager.reserve = 2
     ana, ben = kv.request("ana", 16, manager), kv.request("ben", [7, 8, 9, 6], manager)
@@ -28,7 +28,7 @@ def test_change_1_who_holds_blocks_may_use_it(kv: Any) -> None:
 
 
 def test_change_1_without_a_reserve_as_before(kv: Any) -> None:
-    """Nobody sets it: all blocks can be had."""
+    """It is not set: all blocks can be had."""
     manager = kv.manager(4)
     ana = kv.request("ana", 16, manager)
     expect(manager.allocate_slots(ana, 16) is not None, True, at="4 free, 4 needed, no reserve")

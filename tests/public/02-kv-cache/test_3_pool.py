@@ -97,7 +97,7 @@ def test_02_3_a_shared_block_is_free_when_its_last_holder_goes(kv: Any) -> None:
 
 
 def test_02_3_a_free_block_keeps_its_name(kv: Any) -> None:
-    """Free means that nobody holds it, not that its keys and values are gone."""
+    """Free means that no request holds it, not that its keys and values are gone."""
     pool = kv.pool(3)
     blocks = pool.get_new_blocks(1)
     kv.file(pool, blocks[0], b"hello")

@@ -15,7 +15,7 @@ def test_02_4_a_filed_block_is_found(kv: Any) -> None:
     found = [pool.get_cached_block(name) for name in (b"a", b"b")]
     expect(kv.ids(b for b in found if b), [1, 2], at="blocks 1, 2 were filed under a, b")
     expect([b.block_hash for b in blocks], [b"a", b"b"], at="what the blocks say they hold")
-    expect(pool.get_cached_block(b"c"), None, at="a hash that nobody has filed")
+    expect(pool.get_cached_block(b"c"), None, at="a hash that was not filed")
     pool.check_integrity()
 
 
@@ -45,7 +45,7 @@ def test_02_4_a_lost_twin_leaves_the_other_findable(kv: Any) -> None:
 
 
 def test_02_4_a_free_block_is_found_until_it_is_given_away(kv: Any) -> None:
-    """The cache is nothing but free blocks that nobody has needed yet."""
+    """The cache is nothing but free blocks that were not needed yet."""
     pool = kv.pool(3)
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [b"a", b"b"])

@@ -109,7 +109,7 @@ def test_02_5_some_requests_must_not_look(kv: Any) -> None:
 
 
 def test_02_5_a_lookup_changes_nothing(kv: Any) -> None:
-    """The scheduler may look every step until there is room; nobody may pay for that."""
+    """The scheduler may look every step until there is room; a look changes no count."""
     manager = kv.manager()
     kv.leave(manager, published(kv, manager, 12))
     before = kv.snapshot(manager)

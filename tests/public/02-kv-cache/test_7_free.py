@@ -11,7 +11,7 @@ from labkit.trace import golden
 
 
 def test_02_7_the_tail_is_freed_first(kv: Any) -> None:
-    """Whoever is freed first is reused first, and prompts share beginnings, not ends."""
+    """What is freed first is reused first, and prompts share beginnings, not ends."""
     manager = kv.manager()
     ana = kv.request("ana", 12, manager)
     kv.admit(manager, ana)
@@ -21,7 +21,7 @@ def test_02_7_the_tail_is_freed_first(kv: Any) -> None:
 
 
 def test_02_7_the_beginning_is_found_longest(kv: Any) -> None:
-    """Two of ana's three blocks are needed for somebody else; her first one survives."""
+    """Two of ana's three blocks are needed for another request; her first one survives."""
     manager = kv.manager(3)
     ana = kv.request("ana", 12, manager)
     kv.admit(manager, ana)

@@ -55,7 +55,7 @@ def new_request(
     eos: int | None = None,
     **params: Any,
 ) -> Request:
-    """A greedy request; a prompt given as a number is that many tokens that nobody else has."""
+    """A greedy request; a prompt given as a number is that many tokens of its own."""
     if isinstance(prompt, int):
         prompt = [sum(name.encode()) * 1000 + i for i in range(prompt)]
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, **params)

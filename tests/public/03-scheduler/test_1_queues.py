@@ -31,7 +31,7 @@ def test_03_1_fcfs_serves_in_the_order_of_arrival(chat: Any) -> None:
 
 
 def test_03_1_fcfs_a_preempted_request_goes_to_the_front(chat: Any) -> None:
-    """FCFS: whoever had a turn already and lost it comes before all who wait."""
+    """FCFS: a request that had a turn and lost it comes before all that wait."""
     queue = fcfs(chat, "ana", "ben")
     queue.prepend_request(chat.request("cleo", 3))
     at = "ana and ben wait; cleo is preempted and prepended"

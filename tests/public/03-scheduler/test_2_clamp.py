@@ -26,7 +26,7 @@ def test_03_2_the_threshold_caps_a_long_prompt(chat: Any) -> None:
 
 
 def test_03_2_threshold_zero_means_no_cap(chat: Any) -> None:
-    """A threshold of 0 switches the cap off; it does not stop everybody."""
+    """A threshold of 0 switches the cap off; it does not stop all requests."""
     scheduler = chat.scheduler(threshold=0)
     expect(clamp(scheduler, 20, 0, 32), 20, at="20 tokens to go, threshold 0, budget 32")
 

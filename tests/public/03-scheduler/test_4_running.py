@@ -76,7 +76,7 @@ def test_03_4_a_request_that_is_its_own_victim_ends_the_pass(chat: Any) -> None:
 
 
 def test_03_4_a_victim_that_was_planned_gives_everything_back(chat: Any) -> None:
-    """Priority: tokens and blocks return to the plan, and nobody loses a turn."""
+    """Priority: tokens and blocks return to the plan, and no request loses a turn."""
     scheduler = chat.scheduler(blocks=4, policy="priority", budget=6)
     chat.start(scheduler, chat.request("ana", 8, priority=9), computed=4)
     chat.start(scheduler, chat.request("ben", 4, priority=0), computed=4, output=1)

@@ -62,11 +62,11 @@ def test_03_6_nobody_is_overtaken_for_want_of_blocks(chat: Any) -> None:
     at = "2 of 4 blocks are free; ana needs 3, ben behind her 1"
     expect(step.num_scheduled_tokens, {}, at=at)
     expect(chat.names(scheduler.waiting), ["ana", "ben"], at=f"{at}: the line afterwards")
-    expect(chat.names(scheduler.running), ["zoe"], at=f"{at}: nobody is preempted for a newcomer")
+    expect(chat.names(scheduler.running), ["zoe"], at=f"{at}: none is preempted for a new one")
 
 
 def test_03_6_who_waits_for_something_else_is_set_aside(chat: Any) -> None:
-    """A request that waits for remote KV hinders nobody behind it, and is not forgotten."""
+    """A request that waits for remote KV hinders no request behind it, and is not forgotten."""
     scheduler = chat.scheduler()
     queue_up(scheduler, *(chat.request(n, 2) for n in ("ana", "ben", "cleo")), blocked="ana")
     step = chat.step(scheduler)
@@ -77,7 +77,7 @@ def test_03_6_who_waits_for_something_else_is_set_aside(chat: Any) -> None:
 
 
 def test_03_6_two_who_are_skipped_keep_their_order(chat: Any) -> None:
-    """FCFS: two are skipped in one step; whoever came first is asked first in the next."""
+    """FCFS: two are skipped in one step; the one that came first is asked first in the next."""
     scheduler = chat.scheduler()
     queue_up(scheduler, *(chat.request(n, 2) for n in ("ana", "ben", "cleo")), blocked="ana ben")
     step = chat.step(scheduler)
@@ -99,7 +99,7 @@ def test_03_6_those_skipped_now_stand_before_older_ones(chat: Any) -> None:
 
 
 def test_03_6_fcfs_skipped_requests_have_the_first_turn(chat: Any) -> None:
-    """FCFS: whoever was set aside came earlier, so that queue goes first."""
+    """FCFS: a request that was set aside came earlier, so that queue goes first."""
     scheduler = chat.scheduler()
     queue_up(scheduler, chat.request("ana", 2), chat.request("ben", 2), blocked="ana")
     at = "ana stands in skipped_waiting, ben in waiting"
@@ -107,7 +107,7 @@ def test_03_6_fcfs_skipped_requests_have_the_first_turn(chat: Any) -> None:
     scheduler.skipped_waiting.pop_request()
     expect(scheduler._next_queue() is scheduler.waiting, True, at="only ben is left, in waiting")
     scheduler.waiting.pop_request()
-    expect(scheduler._next_queue() is None, True, at="nobody waits: there is no queue to ask")
+    expect(scheduler._next_queue() is None, True, at="no request waits: there is no queue to ask")
 
 
 def test_03_6_priority_the_smaller_head_has_its_turn(chat: Any) -> None:

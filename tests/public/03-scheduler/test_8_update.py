@@ -32,7 +32,7 @@ def test_03_8_every_request_gets_its_token(chat: Any) -> None:
     expect(yours, [("ana", [11]), ("ben", [21])], at=at)
     expect((ana.output_token_ids, ben.output_token_ids), ([11], [21]), at=at)
     expect(ana.num_computed_tokens, 5, at="ana: schedule() counted her 5 tokens already")
-    expect([o.finish_reason for o in outputs], [None, None], at="nobody has finished")
+    expect([o.finish_reason for o in outputs], [None, None], at="no request has finished")
 
 
 def test_03_8_half_a_prompt_has_no_token(chat: Any) -> None:

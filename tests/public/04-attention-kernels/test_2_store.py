@@ -30,7 +30,7 @@ def store(
 def compare(
     yours: list[list[list[float]]], slots: list[int], key: Tensor, value: Tensor, at: str
 ) -> None:
-    """Slot by slot; what nobody stored is still EMPTY."""
+    """Slot by slot; what was not stored is still EMPTY."""
     __tracebackhide__ = True
     for name, cache, source in zip(("key", "value"), yours, (key, value), strict=True):
         rows = source.flatten(1).tolist()
@@ -62,7 +62,7 @@ def test_04_2_every_token_has_its_own_slot(desk: Any) -> None:
 
 
 def test_04_2_a_slot_of_minus_one_stores_nothing(desk: Any) -> None:
-    """Padding has slot -1: those tokens are left out, and nobody else's slot changes."""
+    """Padding has slot -1: those tokens are left out, and no other slot changes."""
     key, value = numbers(4, 1, 4, 1000), numbers(4, 1, 4, 2000)
     slots = [-1, 7, -1, 2]
     at = "two of four tokens are padding"

@@ -157,8 +157,8 @@ def test_04_4_decode_in_a_window(desk: Any) -> None:
 
 
 def test_04_4_decode_a_row_without_a_request(desk: Any) -> None:
-    """A captured batch has rows that nobody uses: length 0, output 0."""
-    desk.check_decode("row 0 is nobody's (0 tokens), row 1 is ana's (3)", [0, 3])
+    """A captured batch has rows that no request uses: length 0, output 0."""
+    desk.check_decode("row 0 is empty (0 tokens), row 1 is ana's (3)", [0, 3])
 
 
 def in_splits(desk: Any, seq_lens: list[int], kv_heads: int = 2, change: Any = None) -> Any:

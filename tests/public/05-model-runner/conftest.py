@@ -1,5 +1,5 @@
 """Builders for the tests of phase 05. The story: a small chat service; requests bear the names of
-customers. Blocks hold 4 tokens; block 0 is the null block, so nobody owns it.
+customers. Blocks hold 4 tokens; block 0 is the null block, so no request owns it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def new_runner(rows: int = 4, max_model_len: int = 16) -> ModelRunner:
 def new_request(
     name: str, prompt: Sequence[int], blocks: Sequence[int], computed: int = 0, **known: Any
 ) -> NewRequestData:
-    """What the plan says of a request that nobody has seen before."""
+    """What the plan says of a request that is new."""
     known = {"sampling_params": GREEDY, "eos_token_id": None} | known
     return NewRequestData(
         req_id=name,

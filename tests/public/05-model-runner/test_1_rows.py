@@ -78,7 +78,7 @@ def test_05_1_who_comes_back_brings_his_output(rows: Any) -> None:
 
 
 def test_05_1_nothing_is_left_of_the_last_owner(rows: Any) -> None:
-    """Unused entries of the block table are 0, whoever had the row before."""
+    """Unused entries of the block table are 0, whatever request had the row before."""
     batch = rows.batch()
     rows.seat(batch, 0, "ana", [1] * 13, computed=12, blocks=[4, 5, 6, 7])
     rows.leave(batch, 0)

@@ -34,7 +34,7 @@ def without(rows: Any, *gone: str) -> Any:
 
 
 def expect_everybody_whole(rows: Any, batch: Any, at: str) -> None:
-    """Whoever is there has his own tokens, count and blocks, in the row that the index names."""
+    """Each request that is there has its own tokens, count and blocks, in the row of the index."""
     for name in rows.names(batch):
         tokens, computed, blocks = PEOPLE[name]
         right = {"tokens": tokens, "computed": computed, "blocks": blocks}
@@ -45,7 +45,7 @@ def expect_everybody_whole(rows: Any, batch: Any, at: str) -> None:
 
 
 def test_05_2_who_leaves_leaves_a_hole(rows: Any) -> None:
-    """The row's entry becomes None; nobody moves yet."""
+    """The row's entry becomes None; no row moves yet."""
     batch = seated(rows)
     batch.remove_request("ben")
     expect(rows.names(batch), ["ana", "-", "cleo", "dan", "eve"], at="ben leaves: batch.rows")
@@ -135,7 +135,7 @@ def test_05_2_nobody_moves_twice(rows: Any) -> None:
 
 
 def test_05_2_nothing_to_close(rows: Any) -> None:
-    """Without holes nobody moves; most steps are like this."""
+    """Without holes no row moves; most steps are like this."""
     batch = seated(rows)
     batch.condense()
     expect(rows.names(batch), list(PEOPLE), at="five rows without a hole, condensed")

@@ -24,7 +24,7 @@ def started(step: Any, rows: int = 4) -> Any:
 
 
 def test_05_5_a_new_request_is_remembered_and_gets_a_row(step: Any) -> None:
-    """The plan describes it once, in full; nobody will repeat its prompt or its parameters."""
+    """The plan describes it once, in full; no later plan repeats its prompt or its parameters."""
     runner = step.runner()
     params = SamplingParams(temperature=0.7, seed=3)
     ana = step.new("ana", ANA, [4, 9], 4, sampling_params=params, eos_token_id=2, lora_name="acme")
@@ -139,4 +139,4 @@ def test_05_5_rows_are_dense_when_the_step_begins(step: Any) -> None:
     new = [step.new(name, [1], [block]) for block, name in enumerate(("ana", "ben", "cleo"), 1)]
     runner._update_states(step.plan({"ana": 1, "ben": 1, "cleo": 1}, new))
     runner._update_states(step.plan({"cleo": 1}, computed={"cleo": 1}, finished=["ana"]))
-    expect(step.names(runner.batch), ["cleo", "ben"], at="ana ben cleo; ana goes, nobody comes")
+    expect(step.names(runner.batch), ["cleo", "ben"], at="ana ben cleo; ana goes, none comes")

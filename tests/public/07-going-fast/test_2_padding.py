@@ -33,7 +33,7 @@ def test_07_2_block_table_goes_into_the_left_columns(static: StaticInputs, step:
 
 
 def test_07_2_padding_rows_have_no_slot(static: StaticInputs, step: Any) -> None:
-    """The step before left slots 18 and 23 in rows 2 and 3. Whoever stores there now?"""
+    """The step before left slots 18 and 23 in rows 2 and 3. Does a padding row store there now?"""
     fill(static, step, 4)
     expect(static.slot_mapping.tolist(), [10, 29, -1, -1], at="2 requests in bucket 4")
 
@@ -45,7 +45,7 @@ def test_07_2_padding_rows_have_no_context(static: StaticInputs, step: Any) -> N
 
 
 def test_07_2_rows_behind_the_bucket_are_left_alone(static: StaticInputs, step: Any) -> None:
-    """The graph of bucket 3 reads 3 rows. Writing more costs time and helps nobody."""
+    """The graph of bucket 3 reads 3 rows. Writing more costs time and has no use."""
     fill(static, step, 3)
     expect(static.slot_mapping.tolist(), [10, 29, -1, 23], at="2 requests in bucket 3")
     expect(static.seq_lens.tolist(), [3, 6, 0, 8], at="2 requests in bucket 3")
