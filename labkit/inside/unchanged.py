@@ -101,7 +101,7 @@ class Watch:
                 kept = next(t[2] for t in self._tables if t[0] == owner)
                 for name in members.keys() - set(kept) - self._set_by_steps:
                     inherited = (vars(base).get(name) for base in kind.__mro__[1:])
-                    if isinstance(members[name], types.FunctionType) and any(inherited):
+                    if self._is_work(name, members[name]) and any(inherited):
                         return f"{owner}.{name}"
         self._sizes = sizes
         return ""

@@ -31,6 +31,8 @@ from labkit.sandbox.isolation import LADDER
 CORPUS = Path(__file__).parents[2] / "corpora" / "cheats"
 TABLE = tomllib.loads((CORPUS / "cheats.toml").read_text(encoding="utf-8"))
 CHEATS = {entry["file"]: entry for entry in TABLE["cheats"]}
+ELSEWHERE = [name for name, entry in CHEATS.items() if "phase" in entry]
+HERE = [name for name in CHEATS if name not in ELSEWHERE]
 CATALOGUE = set(range(47, 80))
 TESTS = {"00.1": "test_00_1_every_status", "00.2": "test_00_2_counts_match"}
 TESTS["00.4"] = "test_00_4_every_pair"
@@ -70,7 +72,7 @@ def skip_below(rung: str, name: str) -> None:
 # ---------------------------------------------------------------- the table
 def test_the_table_and_the_folder_agree() -> None:
     assert {path.stem for path in CORPUS.glob("*.py")} == set(CHEATS)
-    assert {entry.get("task", "00.1") for entry in CHEATS.values()} <= set(TESTS)
+    assert {CHEATS[name].get("task", "00.1") for name in HERE} <= set(TESTS)
 
 
 def test_every_cheat_of_the_catalogue_is_here_or_left_out_for_a_reason() -> None:
@@ -118,7 +120,7 @@ def meet(phase: Phase, rung: str, reference: hidden.Observed) -> Callable[..., t
     return run
 
 
-@pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.parametrize("name", HERE)
 def test_no_cheat_passes_its_hidden_test(phase: Phase, rung: str, meet: Any, name: str) -> None:
     if (name, rung) == ("66_kill_the_parent", "plain"):
         pytest.skip("not run: it would kill this pytest; the whole grader has one of its own below")
@@ -150,7 +152,22 @@ def judge(phase: Phase, folder: Path, text: str, tasks: list[str], rung: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_grader_accepts_no_cheat_in_other_phases(tmp_path: Path, name: str) -> None:
+    entry = CHEATS[name]
+    phase = course().phase(entry["phase"])
+    files = {module: phase.reference_file(module) for module in phase.modules}
+    (module,) = (task.module for task in phase.exercises if task.id == entry["task"])
+    cheat = (CORPUS / f"{name}.py").read_text(encoding="utf-8")
+    text = files[module].read_text(encoding="utf-8") + "\n\n" + cheat
+    files[module] = tmp_path / phase.lab_file(module).name
+    files[module].write_text(text, encoding="utf-8")
+    (group,) = grade.judge(phase, files, 12345, tasks=[entry["task"]]).result.groups
+    assert group.earned == 0 and group.kind in entry["kinds"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
 def test_the_grader_accepts_no_cheat(
     phase: Phase, tmp_path: Path, rung: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
