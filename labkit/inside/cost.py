@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-FREE = ("empty", "new_empty", "_unsafe_view", "_reshape_alias")
+FREE = ("empty", "new_empty", "set_", "_unsafe_view", "_reshape_alias")
 """How the names of operators begin that touch no element, besides views."""
 POINTS_INTO = {
     "index",
@@ -39,6 +39,10 @@ POINTS_INTO = {
     "embedding",
 }
 """Operators that touch only a part of their first tensor."""
+SORTS = {"sort", "argsort", "msort", "_unique2"}
+"""Operators that touch each element once for every doubling of their length."""
+FEW = 8
+"""`topk` is a sort if it keeps more than one in so many."""
 
 
 def steps(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
@@ -86,7 +90,8 @@ def elements(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
     """Elements of tensors that a call reads or writes, summed over PyTorch's operators.
 
     An operator costs its largest tensor, argument or result. A view costs nothing; a gather, or an
-    `index_put_`, costs what it moves, not the tensor that it points into.
+    `index_put_`, costs what it moves, not the tensor that it points into. A sort of n elements
+    costs n log2(n), while `topk` costs n if it keeps few.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -122,4 +127,6 @@ def _touched(operator: Any, args: tuple[Any, ...], results: Any) -> int:
     read = args[1:] if name in POINTS_INTO else args
     made = () if aliases else results  # what aliases an argument is that argument
     sizes = [leaf.numel() for leaf in tree_leaves((read, made)) if isinstance(leaf, Tensor)]
-    return max(sizes, default=0)
+    touched = max(sizes, default=0)
+    sorts = name in SORTS or (name == "topk" and args[1] * FEW > args[0].shape[-1:].numel())
+    return touched * args[0].shape[-1:].numel().bit_length() if sorts else touched

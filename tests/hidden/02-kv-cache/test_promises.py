@@ -18,6 +18,7 @@ many = settings(
 )
 HASH = "mini_vllm.core.block_hash:"
 POOL = "mini_vllm.core.block_pool:"
+STEPS = "labkit.inside.cost:steps"
 Image = tuple[int, int, str]
 
 
@@ -156,6 +157,92 @@ def test_02_2_leaving_costs_the_same_in_any_queue(subject: Any) -> None:
     assert short == long
 
 
+# ------------------------------------------------------------------ what a step costs
+
+
+def test_02_1_each_hash_is_computed_once(subject: Any) -> None:
+    """One more full block costs the same behind 8 blocks and behind 256; a text three times as long
+    costs three times as much."""
+    p = Program()
+    hasher = p.new(f"{HASH}BlockHasher", 4, b"root")
+    for held in (8, 256):
+        made = request(p, "r", range(4 * held))
+        made.set_block_hasher(hasher)
+        made.all_token_ids.extend([1, 2, 3, 4])
+        p.see(p.call(STEPS, hasher, made))
+    for blocks in (10, 40, 70):
+        p.see(p.call(STEPS, hasher, request(p, "r", range(4 * blocks))))
+    short, long, one, two, three = subject.run(p)
+    assert long < 1.5 * short
+    assert three - two < 1.5 * (two - one)
+
+
+def crowded(p: Program, known: int) -> tuple[Any, Any, list[bytes]]:
+    """A pool in which so many blocks and one more are named, these blocks, and the names."""
+    pool = p.new(f"{POOL}BlockPool", known + 2)
+    blocks = pool.get_new_blocks(known + 1)
+    names = [number.to_bytes(4, "big") for number in range(known + 1)]
+    p.set(pool, "cached_blocks", {name: {n + 1: blocks[n]} for n, name in enumerate(names)})
+    for number, name in enumerate(names):
+        p.set(blocks[number], "block_hash", name)
+    return pool, blocks, names
+
+
+def test_02_3_no_other_block_is_asked(subject: Any) -> None:
+    """To forget, to let go of, to hold and to take a block costs the same in a pool that knows 4
+    names and 400."""
+    p = Program()
+    for known in (4, 400):
+        pool, blocks, _ = crowded(p, known)
+        p.see(p.call(STEPS, pool.evict, blocks[known]))
+        p.see(p.call(STEPS, pool.free_blocks, [blocks[0]]))
+        p.see(p.call(STEPS, pool.touch, [blocks[0]]))
+        pool.free_blocks([blocks[0]])
+        p.see(p.call(STEPS, pool.get_new_blocks, 1))
+    costs = subject.run(p)
+    assert all(long < 1.5 * short for short, long in zip(costs[:4], costs[4:], strict=True))
+
+
+def test_02_4_no_other_name_is_read(subject: Any) -> None:
+    """To file and to find a block costs the same in a pool that knows 4 names and 400."""
+    p = Program()
+    for known in (4, 400):
+        pool, blocks, names = crowded(p, known)
+        pool.evict(blocks[1])
+        p.see(p.call(STEPS, pool.cache_full_blocks, [blocks[1]], [b"new"]))
+        p.see(p.call(STEPS, pool.get_cached_block, names[-1]))
+    costs = subject.run(p)
+    assert all(long < 1.5 * short for short, long in zip(costs[:2], costs[2:], strict=True))
+
+
+def test_02_5_each_name_is_looked_up_once(subject: Any) -> None:
+    """A prompt three times as long, of which nothing is cached, costs three times as much or less;
+    one block of it is found with the first names alone."""
+    p = Program()
+    manager = make_manager(p, 100)
+    manager.allocate_slots(hashed(p, manager, "ana", range(4)), 4)
+    for blocks in (10, 40, 70):
+        made = hashed(p, manager, "ben", range(4 * blocks))
+        p.see(p.call(STEPS, manager.get_computed_blocks, made))
+    one, two, three = subject.run(p)
+    assert three - two < 1.5 * (two - one) + 20
+
+
+def test_02_5_what_is_published_is_not_looked_at_again(subject: Any) -> None:
+    """One more block costs the same behind 8 that are published and behind 256."""
+    p = Program()
+    for held in (8, 256):
+        manager = make_manager(p, held + 1)
+        made = hashed(p, manager, "ana", range(4 * held + 4))
+        pool = manager.block_pool
+        p.call("operator:setitem", manager.req_to_blocks, "ana", pool.get_new_blocks(held + 1))
+        p.call("operator:setitem", manager.num_cached_blocks, "ana", 0)
+        manager.cache_blocks(made, held)
+        p.see(p.call(STEPS, manager.cache_blocks, made, held + 1))
+    short, long = subject.run(p)
+    assert long < 1.5 * short
+
+
 # ------------------------------------------------------------------ 02.5 to 02.7 the manager
 
 
@@ -173,18 +260,18 @@ def hashed(p: Program, manager: Any, name: str, prompt: Sequence[int], **keys: A
     return made
 
 
-def test_02_5_a_hole_ends_the_prefix(subject: Any) -> None:
-    """Of three cached blocks the middle one is forgotten; the last is of no use without it."""
+@pytest.mark.parametrize("hole", range(7))
+def test_02_5_a_hole_ends_the_prefix(subject: Any, hole: int) -> None:
+    """Of seven cached blocks one is forgotten; those behind it are of no use without it."""
     p = Program()
     manager = make_manager(p)
-    manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
-    ben = hashed(p, manager, "ben", range(14))
-    p.see(manager.get_computed_blocks(ben)[1])
-    manager.block_pool.evict(manager.req_to_blocks["ana"][1])
+    manager.allocate_slots(hashed(p, manager, "ana", range(28)), 28)
+    ben = hashed(p, manager, "ben", range(30))
+    manager.block_pool.evict(manager.req_to_blocks["ana"][hole])
     found = manager.get_computed_blocks(ben)
     p.see(found[0].get_block_ids())
     p.see(found[1])
-    assert subject.run(p) == [12, [1], 4]
+    assert subject.run(p) == [list(range(1, hole + 1)), 4 * hole]
 
 
 def test_02_5_a_lookup_keeps_what_it_found(subject: Any) -> None:

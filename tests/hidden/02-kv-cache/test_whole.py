@@ -218,17 +218,21 @@ def leave(queue: Any, blocks: list[Any]) -> None:
     queue.remove(blocks[len(blocks) // 2])
 
 
-@pytest.mark.parametrize("act", [pop, leave])
+def join(queue: Any, blocks: list[Any]) -> None:
+    queue.append(blocks[-1])
+
+
+@pytest.mark.parametrize("act", [pop, leave, join])
 def test_02_2_nobody_counts_the_others(subject: Any, act: Callable[[Any, list[Any]], None]) -> None:
-    """Whoever leaves, from the front or the middle, costs the same in a queue of 5 and of 400. A
-    cache of size 0 keeps nothing and counts how often attributes of blocks are read."""
+    """Whoever leaves, from the front or the middle, or joins, costs the same in a queue of 5 and of
+    400. A cache of size 0 keeps nothing and counts how often attributes of blocks are read."""
     p = Program()
     counted = p.call("functools:lru_cache", 0)(p.name("builtins:object.__getattribute__"))
     kinds = (p.name(f"{POOL}KVCacheBlock"),)
     watched = p.call("builtins:type", "Watched", kinds, {"__getattribute__": counted})
     for number in (5, 400):
-        blocks = [watched(index) for index in range(number)]
-        queue = p.new(f"{POOL}FreeKVCacheBlockQueue", blocks)
+        blocks = [watched(index) for index in range(number + 1)]
+        queue = p.new(f"{POOL}FreeKVCacheBlockQueue", blocks[:-1])
         counted.cache_clear()
         act(queue, blocks)
         p.see(counted.cache_info().misses)

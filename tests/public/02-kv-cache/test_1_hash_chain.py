@@ -46,6 +46,8 @@ def test_02_1_the_salt_marks_the_first_block_and_the_adapter_every_block(kv: Any
     salted = kv.request("ana", 8, cache_salt="acme")
     assert extra_hash_keys(salted, 0, 4) != (), "block 0 of a salted request has no extra key"
     expect(extra_hash_keys(salted, 4, 8), (), at="cache_salt='acme', tokens 4-7: the second block")
+    empty = extra_hash_keys(kv.request("cleo", 8, cache_salt=""), 0, 4)
+    assert empty != (), "cache_salt='' is a salt like any other; only None is none"
     adapted = kv.request("ben", 8, lora_name="acme")
     assert extra_hash_keys(adapted, 0, 4) != (), "block 0 of an adapter's request has no extra key"
     at = "lora_name='acme', tokens 4-7 against tokens 0-3"

@@ -94,7 +94,7 @@ def test_02_2_a_block_is_never_free_twice(kv: Any) -> None:
 
 
 def test_02_2_leaving_costs_the_same_in_any_queue() -> None:
-    """remove looks at the block's neighbours only; it never walks along the queue."""
+    """remove and append look at the neighbours only; they never walk along the queue."""
     looked = [0]
 
     class Watched(KVCacheBlock):
@@ -113,3 +113,7 @@ def test_02_2_leaving_costs_the_same_in_any_queue() -> None:
         "for every block of the prefix; with 50,000 free blocks you would walk for milliseconds. "
         "The block knows its own neighbours."
     )
+    looked[0] = 0
+    queue.append(blocks[200])
+    cost = looked[0]
+    assert cost <= 12, f"appending to 399 blocks followed {cost} links; the tail knows the last one"

@@ -110,6 +110,9 @@ def test_02_6_the_whole_sequence_may_be_asked_for(kv: Any) -> None:
     hits, num_hits = manager.get_computed_blocks(ben)
     answer = manager.allocate_slots(ben, 4, num_hits, hits, full_sequence_must_fit=True)
     assert answer is not None, "28 tokens need 7 blocks; 2 are hits and 5 are free: it fits"
+    short = kv.manager(2, max_model_len=8)
+    answer = short.allocate_slots(kv.request("cleo", 12, short), 4, full_sequence_must_fit=True)
+    assert answer is not None, "12 tokens, but max_model_len 8 needs 2 blocks, and 2 are free"
 
 
 def test_02_6_lookahead_slots_end_at_the_models_length(kv: Any) -> None:
