@@ -51,6 +51,24 @@ def test_13_2_a_picture_that_was_named_is_what_it_was(subject: Any) -> None:
     assert seen[1][3:] == [list(range(256)) * 3, {"b": [2], "a": None}]
 
 
+def test_13_2_options_that_json_does_not_know(subject: Any) -> None:
+    """Numbers, paths and bytes of one type and another value; and equal ones, made anew."""
+    p = Program()
+    grey = p.call("PIL.Image:frombytes", "L", (6, 4), bytes(range(24)))
+    for kind, texts in (("decimal:Decimal", ("1.5", "2.5", "1.5")),
+                        ("pathlib:PurePosixPath", ("a/b", "a/c", "a/b")),
+                        ("fractions:Fraction", ("1/3", "2/3", "1/3"))):  # fmt: skip
+        for text in texts:
+            options = {"how": [p.call(kind, text)], "size": {"b": 1, "a": 2}}
+            p.see(p.call("mini_vllm.multimodal.hasher:hash_image", grey, options))
+    nested = {"size": {"a": 2, "b": 1}, "how": [p.call("fractions:Fraction", "1/3")]}
+    p.see(p.call("mini_vllm.multimodal.hasher:hash_image", grey, nested))
+    *names, again = subject.run(p)
+    for first, other, same in (names[:3], names[3:6], names[6:]):
+        assert first == same != other
+    assert again == names[-1], "options of options count by their keys, too"
+
+
 @few
 @given(lengths=st.lists(st.integers(1, 3), min_size=20, max_size=60))
 def test_13_3_dozens_of_pictures(subject: Any, lengths: list[int]) -> None:
@@ -187,6 +205,38 @@ def test_13_7_all_that_are_computed(subject: Any, number: int, behind: int) -> N
         encoder.free_computed(one)
         p.see(p.call("builtins:list", encoder.manager.freeable))
     assert subject.run(p) == [names[:-1], names]
+
+
+def test_13_9_only_what_is_needed_must_be_there(subject: Any) -> None:
+    """Of three pictures the step takes the second; the others are not in the cache any more, or not
+    yet. Its rows are whole numbers, larger than a float can hold."""
+    p, large = Program(), 2**60
+    images = [image(p, name, offset, 2) for name, offset in (("old", 0), ("cat", 4), ("new", 9))]
+    cache = {"cat": p.call("torch:tensor", [[large + 1], [large + 3]])}
+    made = p.call("mini_vllm.multimodal.gather:gather_mm_embeddings", [images], [2], [6], cache)
+    p.see(made[0][0].tolist())
+    p.see(made[1].tolist())
+    none = p.call("mini_vllm.multimodal.gather:gather_mm_embeddings", [images], [2], [2], {})
+    p.see(p.call("builtins:len", none[0]))
+    rows = [[large + 1], [large + 3]]
+    assert subject.run(p) == [rows, [False, False, True, True, False, False], 0]
+
+
+def test_13_10_twice_as_exact(subject: Any) -> None:
+    """Embeddings and rows in float64: no bit is lost on the way, and nothing is read from masks
+    but where they are True."""
+    p = Program()
+    double = p.name("torch:float64")
+    embeds = p.call("torch:full", [4, 2], 0.1, dtype=double)
+    rows = p.call("torch:full", [2, 4], 1 / 3, dtype=double)
+    mask = p.call("torch:tensor", [False, True, True, False])
+    merged = p.call("mini_vllm.multimodal.gather:merge_multimodal_embeddings", embeds, [rows], mask)
+    for part in (merged[0], merged[1], embeds, mask):
+        p.see(part.tolist())
+    third = [[1 / 3] * 2] * 2
+    whole, left = [[0.1] * 2, *third, [0.1] * 2], [[0.1] * 2] * 4
+    levels = [[[0.0] * 2, *third, [0.0] * 2]]
+    assert subject.run(p) == [whole, levels, left, [False, True, True, False]]
 
 
 @few

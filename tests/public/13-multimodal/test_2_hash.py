@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 import pytest
 from PIL import Image
@@ -63,3 +64,10 @@ def test_13_2_one_pixel_changes_the_name() -> None:
     changed.putpixel((5, 3), 99)
     names = {hash_image(grey(6, 4), {}), hash_image(changed, {})}
     expect(len(names), 2, at="two names for two pictures (one pixel differs)")
+
+
+def test_13_2_options_that_json_does_not_know() -> None:
+    """A value of another type counts by its text, and not only by its type."""
+    names = [hash_image(grey(6, 4), {"scale": Decimal(text)}) for text in ("1.5", "2.5", "1.5")]
+    expect(names[0] != names[1], True, at="Decimal('1.5') and Decimal('2.5')")
+    expect(names[0], names[2], at="Decimal('1.5'), made twice")
