@@ -31,8 +31,7 @@ ALWAYS = (
 """Modules of Python that are watched for every phase."""
 FREE = ("hook", "showwarn", "__builtins__", "__warningregistry__")
 """Parts of names that are there to be given to something else, as `sys.excepthook` is."""
-DATA = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset, types.ModuleType,
-        types.NoneType)  # fmt: skip
+DESCRIPTORS = (property, staticmethod, classmethod, types.GetSetDescriptorType)
 CONSTANTS = (int, float, str, bytes, tuple, frozenset)
 IMMUTABLE, ON_HEAP = 1 << 8, 1 << 9
 """Flags of types: who may set an attribute of them."""
@@ -113,8 +112,7 @@ class Watch:
             if wrong := _other_code(members, self._files.pop(name), self._graded):
                 return f"{name}.{wrong}"
             self._know(name, members)
-            self._remember(name, members, lambda name, value: name.isupper() and
-                           isinstance(value, CONSTANTS))  # fmt: skip
+            self._remember(name, members, _is_constant)
         return ""
 
     def _know(self, module: str, members: Mapping[str, Any]) -> None:
@@ -134,9 +132,10 @@ class Watch:
                 self._sizes.append(len(vars(kind)))
 
     def _is_work(self, name: str, value: Any) -> bool:
-        """Whether it does something: a function or a class, and no data."""
-        free = isinstance(value, DATA) or any(part in name for part in FREE)
-        return not free and getattr(value, "__module__", "") not in self._graded
+        """Whether it does something: a function, a class or a property, and no data."""
+        works = callable(value) or isinstance(value, DESCRIPTORS)
+        is_free = any(part in name for part in FREE)
+        return works and not is_free and getattr(value, "__module__", "") not in self._graded
 
     def _remember(
         self, owner: str, members: Mapping[str, Any], wanted: Callable[[str, Any], bool]
@@ -144,6 +143,10 @@ class Watch:
         kept = {name: value for name, value in members.items() if wanted(name, value)}
         if kept:
             self._tables.append((owner, members.get, list(kept), list(kept.values())))
+
+
+def _is_constant(name: str, value: Any) -> bool:
+    return name.isupper() and name[0] != "_" and isinstance(value, CONSTANTS)
 
 
 def _files_of(folders: Iterable[str]) -> Iterator[tuple[str, str]]:

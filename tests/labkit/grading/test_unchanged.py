@@ -17,6 +17,7 @@ from functools import cache, wraps
 from dataclasses import dataclass
 
 MOST = 7
+_GROUP = None
 count = 0
 
 
@@ -87,6 +88,9 @@ def test_nothing_is_found_where_nothing_was_done(watch: Watch, engine: Any) -> N
     assert watch.replaced() == ""
     tools = engine()
     tools.count += 1
+    tools._GROUP = tools.Box()
+    assert watch.replaced() == ""
+    tools._GROUP = None
     tools.double(3)
     assert tools.Crate(4).half == 2 and watch.replaced() == ""
     vars(sys.modules["toys.task"])["mine"] = len  # the submission's names are its own
@@ -112,6 +116,13 @@ def test_what_was_there_before(
     assert watch.replaced() == found
     monkeypatch.undo()
     assert watch.replaced() == "", "and it is given back"
+
+
+def test_limits_of_others_stay(watch: Watch, engine: Any) -> None:
+    tools = engine()
+    assert watch.replaced() == ""
+    tools.MOST = 10**9
+    assert watch.replaced() == "toys.tools.MOST"
 
 
 @pytest.mark.parametrize("name", ["plain", "loud", "double", "Box", "Box.half", "Crate.half"])
