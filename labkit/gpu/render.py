@@ -10,12 +10,20 @@ from labkit.gpu.workload import SHAPE, nano_vllm, num_weights, shares
 
 Items = Mapping[str, Mapping[str, Any]]
 TITLES = {
-    "tests": "GPU tests",
+    "decode": "Decoding",
+    "smoke": "Features against the CPU",
     "kernels": "Kernel checks",
+    "tests": "GPU tests",
     "roofline": "Kernels against the roof",
     "end-to-end": "End to end",
 }
-NAMES = {"mini_vllm": "mini_vllm", "hf": "transformers `generate`"}
+NAMES = {
+    "mini_vllm": "mini_vllm",
+    "hf_continuous": "transformers, continuous batching",
+    "hf": "transformers `generate`",
+}
+SHORT = {"hf": "transformers", "hf_continuous": "transformers,\ncontinuous"}
+"""Under the bars of the picture."""
 
 
 # ---------------------------------------------------------------- Markdown
@@ -70,6 +78,31 @@ def tests_section(items: Items) -> list[str]:
     good = sum("saw" in item for item in items.values())
     rows = [[name.replace("_", " "), verdict(item) or item["saw"]] for name, item in items.items()]
     return [f"{good} of {len(items)} hold.", "", *table(["what must hold", "seen"], rows)]
+
+
+def decode_section(items: Items) -> list[str]:
+    """A row for each shape and batch; a target is met, missed, or not set."""
+    rows = []
+    for name, item in items.items():
+        for row in item.get("rows", []):
+            kernels, target = row["kernels_ms"], row["target_ms"]
+            rows.append([
+                f"{name}, {row['requests']} x {row['context']}", f"{row['ms']:.2f}",
+                f"{row['floor_ms']:.2f}", "" if kernels is None else f"{kernels:.2f}",
+                "" if kernels is None else f"{max(1 - kernels / row['ms'], 0):.0%}",
+                "" if target is None else f"{target:.1f}: {'met' if row['met'] else 'MISSED'}",
+                str(row["steps"]),
+            ])  # fmt: skip
+        if verdict(item):
+            rows.append([name, verdict(item), *[""] * 5])
+    head = ["shape, requests x context", "ms a token", "floor", "kernels", "device idle", "target",
+            "steps"]  # fmt: skip
+    return [
+        "Median time of a step in which all requests decode. The floor is what reading weights,"
+        " keys and values once takes at the bandwidth measured here.",
+        "",
+        *table(head, rows),
+    ]
 
 
 def kernels_section(items: Items) -> list[str]:
@@ -197,8 +230,10 @@ def limits(items: Items) -> list[str]:
 
 
 SECTIONS = {
-    "tests": tests_section,
+    "decode": decode_section,
+    "smoke": tests_section,
     "kernels": kernels_section,
+    "tests": tests_section,
     "roofline": roofline_section,
     "end-to-end": end_to_end_section,
 }
@@ -256,7 +291,7 @@ def token_rates(items: Items) -> Iterator[tuple[str, float]]:
         item = items.get(engine, {})
         if "output_tokens" in item:
             yield (
-                ("transformers" if engine == "hf" else engine),
+                SHORT.get(engine, engine),
                 item["output_tokens"] / item["seconds"],
             )
     ours, ceilings = items.get("mini_vllm", {}), items.get("ceilings", {})

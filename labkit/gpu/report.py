@@ -1,9 +1,11 @@
 """`gpu-report`: measure the engine on this machine's GPU, part by part, and keep the figures.
 
-    tests        what only a GPU can show about the engine (`labkit.gpu.checks`)
+    decode       a token's time by the number of requests, beside its floor and its target
+    smoke        each feature's tokens against the CPU's
     kernels      every kernel through the kernel checker, CPU mode first, then on the GPU
+    tests        what only a GPU can show about the engine (`labkit.gpu.checks`)
     roofline     every kernel at an engine's size: time, bytes and FLOPs against measured ceilings
-    end-to-end   nano-vLLM's workload by this engine and by transformers (`labkit.gpu.workload`)
+    end-to-end   nano-vLLM's workload by this engine, and by transformers in two ways
 
 A part is a list of items; each runs in a process of its own and is ended when the part's time is
 up. What was cut is named. Parts merge into benchmarks/results/GPU/report.json, from which
@@ -37,8 +39,11 @@ from labkit.inside import child
 RESULTS = ROOT / "benchmarks" / "results"
 SCHEMA = 1
 SEED = 20260
-PART_SECONDS = 450.0
-"""For the items of one part; with start and drawing it ends within 8 minutes."""
+PART_SECONDS = {
+    "decode": 80.0, "smoke": 80.0, "kernels": 120.0, "tests": 40.0, "roofline": 40.0,
+    "end-to-end": 90.0,
+}  # fmt: skip
+"""For the items of each part; all parts together, with start and drawing, end within 8 minutes."""
 LEAST_SECONDS = 10.0
 """An item with less time than this is not begun."""
 NEEDED = ("torch", "triton", "transformers")
@@ -56,14 +61,22 @@ def item_names(part: str) -> tuple[str, ...]:
         from labkit.gpu.checks import CHECKS
 
         return tuple(CHECKS)
+    if part == "decode":
+        from labkit.gpu.decode import SHAPES
+
+        return tuple(SHAPES)
+    if part == "smoke":
+        from labkit.gpu.smoke import FEATURES
+
+        return tuple(FEATURES)
     if part == "end-to-end":
-        return ("ceilings", "mini_vllm", "hf")
+        return ("ceilings", "mini_vllm", "hf_continuous", "hf")
     from labkit.kernels.cases import SPECS
 
     return tuple(SPECS)
 
 
-PARTS = ("tests", "kernels", "roofline", "end-to-end")
+PARTS = tuple(PART_SECONDS)
 
 
 def do_item(part: str, name: str, seconds: float) -> Result:
@@ -74,6 +87,15 @@ def do_item(part: str, name: str, seconds: float) -> Result:
         from labkit.gpu import checks as gpu_checks
 
         return dict(gpu_checks.run(name))
+    if part == "decode":
+        from labkit.gpu import decode
+        from labkit.kernels.measure import gpu_timing
+
+        return decode.measure(name, gpu_timing.measure_ceilings()["bandwidth"])
+    if part == "smoke":
+        from labkit.gpu import smoke
+
+        return smoke.run(name)
     if part == "kernels":
         return check_kernel(name)
     if part == "roofline":
@@ -183,7 +205,7 @@ def run_part(
     part: str,
     names: Sequence[str],
     run: Callable[[str, str, float], Result],
-    seconds: float = PART_SECONDS,
+    seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Result]:
     """Run items one after another until the time is up; those not begun are "cut" too."""
@@ -194,7 +216,9 @@ def run_part(
             results[name] = {"cut": "not begun: the part's time was up"}
         else:
             at = clock()
-            results[name] = run(part, name, left) | {"seconds": round(clock() - at, 1)}
+            results[name] = run(part, name, left)
+            # Not "seconds": an item says so itself how long what it measures has taken.
+            results[name]["wall_seconds"] = round(clock() - at, 1)
         print(f"  {outcome(results[name]):5} {part} / {name}", flush=True)
     return results
 
@@ -299,7 +323,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all of them")
     parser.add_argument("--only", action="append", metavar="ITEM", help="only these items")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/GPU")
-    parser.add_argument("--seconds", type=float, default=PART_SECONDS, help="of each part")
+    parser.add_argument("--seconds", type=float, help="of each part, instead of its own")
     parser.add_argument("--render", metavar="FOLDER", help="draw Markdown and PNG from report.json")
     return parser.parse_args(argv)
 
@@ -330,8 +354,9 @@ def report(options: argparse.Namespace) -> int:
     outcomes, spent = [], time.monotonic() - begin  # by looking: the first part pays for it
     for part in options.part or PARTS:
         names = chosen(part, options.only)
-        print(f"{part}: {len(names)} items, at most {options.seconds:.0f} s")
-        items = run_part(part, names, run_child, options.seconds - spent)
+        seconds = options.seconds or PART_SECONDS[part]
+        print(f"{part}: {len(names)} items, at most {seconds:.0f} s")
+        items = run_part(part, names, run_child, seconds - spent)
         spent = 0.0
         when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         run = Run(part, machine, items, when, commit())

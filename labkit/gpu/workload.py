@@ -157,13 +157,21 @@ def run_mini_vllm(workload: Workload, folder: Path, seconds: float) -> dict[str,
             raise RuntimeError(f"{tokens} output tokens instead of {sum(lens)}")
         return elapsed
 
+    from labkit.gpu.decode import compilations
+
     ones = [1] * len(workload.prompts)
-    run(ones)  # what is compiled at first use is compiled now
-    return {
-        "start_seconds": start_seconds, "prefill_seconds": run(ones),
-        "seconds": run(workload.output_lens), "output_tokens": workload.output_tokens,
-        "whole": True,
-    }  # fmt: skip
+    # What is compiled at first use is compiled now: prompts alone, and beside decodes that end.
+    run([min(n, 2 + i % 7) for i, n in enumerate(workload.output_lens)])
+    run(ones)
+    with compilations() as compiled:
+        result: dict[str, Any] = {
+            "start_seconds": start_seconds, "prefill_seconds": run(ones),
+            "seconds": run(workload.output_lens), "output_tokens": workload.output_tokens,
+            "whole": True, "async_scheduling": llm.engine.core.config.scheduler.async_scheduling,
+        }  # fmt: skip
+    if compiled:
+        result["wrong"] = f"compiled inside the timed run: {', '.join(sorted(set(compiled)))}"
+    return result
 
 
 def run_hf(workload: Workload, folder: Path, seconds: float) -> dict[str, Any]:
@@ -215,8 +223,57 @@ def _hf_batch(model: Any, prompts: Sequence[Sequence[int]], count: int, seconds:
     return int(out.cpu().shape[1]) - width  # the copy waits for the GPU
 
 
+def run_hf_continuous(workload: Workload, folder: Path, seconds: float) -> dict[str, Any]:
+    """transformers' continuous batching: requests come and go in one batch, over a paged cache.
+
+    Its attention is the one it has without further packages, so each request's keys and values are
+    gathered in each step. After `seconds` it stops where it is, and the result is a sample.
+    """
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    version = tuple(map(int, transformers.__version__.split(".")[:2]))
+    begin = time.perf_counter()
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(folder), dtype=torch.bfloat16,
+            attn_implementation="paged|sdpa" if version < (5, 18) else "sdpa",
+        ).eval()  # fmt: skip
+    longest = max(map(sum, zip(map(len, workload.prompts), workload.output_lens, strict=True)))
+    generation = GenerationConfig(
+        do_sample=True, temperature=TEMPERATURE, top_k=0, top_p=1.0, max_new_tokens=longest
+    )
+    batching = ContinuousBatchingConfig(
+        allow_block_sharing=False, max_requests_per_batch=len(workload.prompts)
+    )
+    tokens = 0
+    with model.continuous_batching_context_manager(
+        generation, continuous_batching_config=batching
+    ) as manager:
+        start_seconds = time.perf_counter() - begin
+        begin = time.perf_counter()
+        for index, (prompt, count) in enumerate(
+            zip(workload.prompts, workload.output_lens, strict=True)
+        ):
+            manager.add_request(prompt, f"r{index}", max_new_tokens=count, eos_token_id=-1)
+        left = len(workload.prompts)
+        while left and time.perf_counter() - begin < seconds:
+            result = manager.get_result(timeout=1)
+            if result is not None and result.is_finished():
+                left, tokens = left - 1, tokens + len(result.generated_tokens)
+        elapsed = time.perf_counter() - begin
+    return {
+        "start_seconds": start_seconds, "seconds": elapsed, "output_tokens": tokens,
+        "whole": tokens == workload.output_tokens,
+    }  # fmt: skip
+
+
 ENGINES: dict[str, Callable[[Workload, Path, float], dict[str, Any]]] = {
     "mini_vllm": run_mini_vllm,
+    "hf_continuous": run_hf_continuous,
     "hf": run_hf,
 }
 

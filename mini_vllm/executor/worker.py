@@ -48,6 +48,7 @@ from mini_vllm.worker.kv_cache import (
     available_memory,
     bytes_per_block,
     choose_num_blocks,
+    free_on_gpu,
     given_memory,
     how_to_hold,
     shared_memory,
@@ -88,6 +89,8 @@ class Worker:
     lora: LoRAModelManager | None = None
     threads: StepThreads | None = None
     connector: RunnerConnector | None = None
+    may_record = True
+    """Whether decode steps may be replayed from CUDA graphs."""
 
     def __init__(
         self,
@@ -262,8 +265,8 @@ class Worker:
         )
         self.connector = RunnerConnector(half, self.model_runner)
         self.model_runner.connector = self.connector
-        if works_by_layer(half):
-            self.model_runner.graphs = None  # a replayed graph calls no layer
+        if works_by_layer(half):  # a replayed graph calls no layer
+            self.model_runner.graphs, self.may_record = None, False
         return half.get_handshake_metadata()
 
     def take_kv_report(self) -> KVConnectorOutput | None:
@@ -287,7 +290,8 @@ class Worker:
             self._say("torch.compile works on the model's operations during the first steps")
             compile_model(self.model, self.backend)
         if self.device.type == "cuda":
-            has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
+            has_graphs = self.may_record and not wanted.enforce_eager
+            has_graphs = has_graphs and self.model.can_be_recorded
             has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
             has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
             record = CudaRecorder() if has_graphs else None
@@ -415,10 +419,24 @@ class Worker:
         """Returns if the worker still answers."""
 
     def shutdown(self) -> None:
-        """Leave the other ranks, end what runs beside; memory goes with the objects."""
+        """Leave the other ranks, end what runs beside, give a GPU's memory back. May be called
+        twice."""
         if self.connector is not None:
             self.connector.connector.shutdown()
         parallel_state.destroy_model_parallel()
+        if hasattr(self, "device") and self.device.type == "cuda":
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Free graphs, KV cache and weights, whoever still holds the engine."""
+        if hasattr(self, "model_runner"):
+            self.model_runner.graphs = None
+            for cache in self._kv_caches():
+                cache.release()
+        if hasattr(self, "model"):
+            for weight in self.model.parameters():
+                weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
+        free_on_gpu(self.device)
 
 
 def pick_device(name: str, index: int | None = None) -> torch.device:

@@ -5,6 +5,7 @@ One tensor per layer, ``[2, num_blocks, block_size, num_kv_heads, head_dim]`` (0
 
 from __future__ import annotations
 
+import gc
 import math
 import mmap
 import os
@@ -34,7 +35,7 @@ def available_memory(device: torch.device, utilization: float) -> int:
     On a CPU, where the rest of the machine needs memory too, half of what is free at most.
     """
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
+        free, total = free_on_gpu(device)
         return int(free - (1.0 - utilization) * total)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(free * min(utilization, 0.5))
@@ -43,8 +44,22 @@ def available_memory(device: torch.device, utilization: float) -> int:
 def reclaimable_memory(device: torch.device) -> int:
     """Bytes that could be had at most: all that is free, without a reserve for others."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return free_on_gpu(device)[0]
     return max(host_memory(), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def free_on_gpu(device: torch.device) -> tuple[int, int]:
+    """Bytes of a GPU that are free, and all it has.
+
+    What torch keeps of an engine that is gone counts as used, and would be missing here: so the
+    objects that nobody holds any more are collected, and torch gives back what it keeps.
+
+    Source: vllm/v1/worker/gpu_worker.py#L294-L296 (Worker.init_device) @ v0.22.1
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return int(free), int(total)
 
 
 def host_memory() -> int:
@@ -175,7 +190,7 @@ def how_to_hold(
         return f"set num_gpu_blocks to at least {num_blocks}"
     if given_memory(config, device) is not None or device.type == "cpu":
         return f"set kv_cache_memory_bytes to at least {needed}"
-    unused, total = torch.cuda.mem_get_info(device)
+    unused, total = free_on_gpu(device)
     utilization = math.ceil(100 * (1.0 - (unused - needed) / total)) / 100
     return f"set gpu_memory_utilization to at least {min(utilization, 1.0)}"
 

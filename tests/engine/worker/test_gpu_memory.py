@@ -1,0 +1,62 @@
+"""What a GPU's memory is counted and given back by, as far as a CPU can show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from mini_vllm import LLM
+from mini_vllm.executor import worker as worker_module
+from mini_vllm.executor.worker import Worker
+from mini_vllm.worker import kv_cache
+
+GPU = torch.device("cuda")
+
+
+def test_memory_that_torch_only_keeps_is_given_back_before_it_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a second engine in the process finds less than nothing."""
+    kept = {"bytes": 70 << 30}
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: kept.update(bytes=0))
+    monkeypatch.setattr(
+        torch.cuda, "mem_get_info", lambda _: ((79 << 30) - kept["bytes"], 80 << 30)
+    )
+    assert kv_cache.available_memory(GPU, 0.9) == pytest.approx((79 - 8) << 30, abs=1)
+    kept["bytes"] = 70 << 30
+    assert kv_cache.reclaimable_memory(GPU) == 79 << 30
+
+
+@pytest.fixture()
+def worker() -> Iterator[Worker]:
+    llm = LLM("storyteller-draft", num_gpu_blocks=20, max_model_len=32)
+    yield llm.engine.core.executor.worker  # type: ignore[attr-defined]
+    llm.shutdown()
+
+
+def test_a_worker_lets_go_of_all_though_somebody_holds_it(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[torch.device] = []
+    monkeypatch.setattr(worker_module, "free_on_gpu", asked.append)
+    worker._let_go()
+    worker._let_go()
+    assert all(weight.numel() == 0 for weight in worker.model.parameters())
+    assert worker.model_runner.graphs is None and len(asked) == 2
+
+
+def test_a_connector_by_layers_goes_on_without_graphs_after_a_sleep(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wake_up` warms up again, and a replayed graph would call no layer to save it."""
+    recorders: list[object] = []
+    monkeypatch.setattr(worker_module, "CudaRecorder", object)
+    monkeypatch.setattr(worker.model_runner, "warm_up", lambda _, record: recorders.append(record))
+    monkeypatch.setattr(worker, "device", GPU)
+    worker.warm_up()
+    worker.may_record = False
+    worker.warm_up()
+    monkeypatch.undo()
+    assert [record is not None for record in recorders] == [True, False]
