@@ -122,6 +122,7 @@ class Nfa:
             Chars    start =bytes=> end, one row of states for each run of `utf8_ranges`
             Call     start =name=> end                 Anchor  start -"start" or "end"-> end
 
+        An Anchor's move has the condition "end" where its ``at_end`` is True, else "start".
         Every copy is a machine of its own. The empty Concat is a free move; the empty Union has
         no way from start to end. Moves are `new_state`, `join` and entries of `self.moves`.
         """

@@ -59,7 +59,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Anchor:
-    at_end: bool
+    at_end: bool  # True: $, open at the end of the text alone; False: ^, at its start
 
 
 Pattern = Chars | Concat | Union | Repeat | Call | Anchor
