@@ -23,6 +23,9 @@ REPLACEMENT = "\ufffd"
 MAX_BROKEN_WINDOW, MAX_WAITING = 96, 3
 FILTERS = "mini_vllm.sample.logits_processors:"
 SAMPLER = "mini_vllm.sample.sampler:"
+ELEMENTS = "labkit.inside.cost:elements"
+V = 50_000
+"""Tokens of a real vocabulary; costs are counted over it."""
 
 
 @cache
@@ -54,6 +57,60 @@ def metadata(p: Program, vocab: int, *requests: tuple[dict[str, Any], list[int]]
     ]
     rows = [p.new("mini_vllm.sample.metadata:SamplingRow", *row) for row in rows]
     return p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, vocab)
+
+
+def normal(p: Program, rows: int = 2) -> Any:
+    """Logits of some rows over a real vocabulary."""
+    p.call("torch:manual_seed", 0)
+    return p.call("torch:randn", rows, V)
+
+
+def test_06_2_only_wide_sets_need_a_sort(subject: Any) -> None:
+    """One row keeps a few tokens of 50,000 and the other is off: 128 logits are looked at. A sort
+    would cost 16 times the row."""
+    p = Program()
+    logits = p.call("operator:mul", normal(p), 8.0)
+    top_p = p.name(f"{FILTERS}apply_top_p")
+    p.see(p.call(ELEMENTS, top_p, logits, tensor(p, [0.5, 1.0])))
+    assert subject.run(p)[0] < 12 * 2 * V
+
+
+def test_06_3_penalties_cost_what_was_used(subject: Any) -> None:
+    """Five used tokens of 50,000: beyond the copy that the result is, next to nothing is done."""
+    p = Program()
+    rows, tokens = tensor(p, [0, 0, 1, 1, 1]), tensor(p, [7, 8, 7, 49_999, 0])
+    ones = p.call("torch:ones", 2)
+    penalties = p.name(f"{FILTERS}apply_penalties")
+    counts = p.call("torch:zeros", 2, V)
+    p.see(p.call(ELEMENTS, penalties, normal(p), rows, tokens, counts, ones, ones, ones))
+    assert subject.run(p)[0] < 3 * 2 * V
+
+
+@pytest.mark.parametrize(
+    ("params", "most"),
+    [
+        ({"temperature": 0.0}, 1.5),
+        ({"temperature": 0.8}, 9.0),
+    ],
+    ids=["all greedy", "all random, no filter"],
+)
+def test_06_5_no_work_that_no_row_needs(subject: Any, params: dict[str, Any], most: float) -> None:
+    """An argmax alone, or temperature and a draw alone; a filter that is off is not run."""
+    p = Program()
+    batch = metadata(p, V, (params, []), (params | {"seed": 3}, []))
+    p.see(p.call(ELEMENTS, p.new(f"{SAMPLER}Sampler").sample, normal(p), batch))
+    assert subject.run(p)[0] < most * 2 * V
+
+
+def test_06_5_random_rows_need_no_argmax(subject: Any) -> None:
+    """Where all rows are drawn, the whole costs what the draw costs."""
+    p = Program()
+    batch = metadata(p, V, ({"temperature": 0.8}, []), ({"temperature": 0.8}, []))
+    sampler = p.new(f"{SAMPLER}Sampler")
+    for method in (sampler.sample, sampler.sample_randomly):
+        p.see(p.call(ELEMENTS, method, normal(p), batch))
+    whole, draw = subject.run(p)
+    assert whole < draw + V
 
 
 def test_06_1_min_p_keeps_the_token_on_the_limit(subject: Any) -> None:

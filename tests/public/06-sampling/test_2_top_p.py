@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from labkit.inside.cost import elements
 from labkit.testing import expect
 from mini_vllm.sample.logits_processors import apply_top_k_top_p, apply_top_p
 
@@ -54,6 +55,9 @@ def test_06_2_a_flat_distribution_keeps_many(lab: Any) -> None:
     logits = torch.linspace(0, 1e-3, 1000).unsqueeze(0)
     number = len(lab.kept(apply_top_p(logits, torch.tensor([0.9])))[0])
     assert 899 <= number <= 901, f"{number} of 1,000 nearly equal tokens are left; about 900 should"
+    peaked = torch.linspace(0, 400, 10_000).unsqueeze(0)
+    cost = elements(apply_top_p, peaked, torch.tensor([0.5])) / 10_000
+    assert cost < 12, f"each of 10,000 logits is touched {cost:.0f} times, though 17 tokens stay"
 
 
 def test_06_2_what_is_ruled_out_has_no_mass(lab: Any) -> None:

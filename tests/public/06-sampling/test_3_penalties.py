@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from labkit.inside.cost import elements
 from labkit.testing import expect
 from mini_vllm.sample.logits_processors import (
     apply_allowed_token_ids,
@@ -117,6 +118,10 @@ def test_06_3_rows_have_penalties_of_their_own(lab: Any) -> None:
     args = (torch.full((3, 2), 4.0), rows, tokens, counts, repetition, presence, frequency)
     at = "row 0: repetition 2; row 1: presence 1 and frequency 1; row 2: everything off"
     expect(lab.listed(apply_penalties(*args)), [[4.0, 2.0], [1.0, 2.0], [4.0, 4.0]], at=at)
+    wide = torch.zeros(3, 10_000)
+    cost = elements(apply_penalties, wide, rows, tokens, wide, repetition, presence, frequency)
+    at = "each of 30,000 logits is copied once, and four are used"
+    assert cost < 3 * wide.numel(), f"{at}; yours touches {cost:,} numbers"
 
 
 def test_06_3_the_input_is_not_changed(lab: Any) -> None:
