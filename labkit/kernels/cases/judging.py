@@ -45,6 +45,7 @@ def judge(
     slices: Sequence[str] = ("target", "drafted"),
     far: bool = False,
     tiny: bool = False,
+    equal: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Drafts of some requests.
 
@@ -58,6 +59,7 @@ def judge(
         slices: which probabilities are a slice of a wider matrix.
         far: rows of probabilities, of both kinds, lie 2^30 elements apart.
         tiny: as of tokens that hardly ever come: p and q of a draft are around 1e-3 to 1e-30.
+        equal: where a draft is rejected, u * q is p, to the last bit.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -72,6 +74,11 @@ def judge(
         ratio = (p.double() / (q.double() if drawn else 1.0)).clamp(max=1.0)
         below, above = ratio * (1 - margin), ratio + (1 - ratio) * margin
         u = torch.where(keep, below, above.clamp(max=0.999)).float()  # 1 is never rejected
+        if equal:
+            parts = torch.tensor([draw.integer(1, 127) for _ in range(total)])
+            q = torch.full((total,), 0.5, dtype=dtype)
+            p = (parts / (256.0 if drawn else 128.0)).to(dtype)
+            u = torch.where(keep, parts / 256.0, parts / 128.0)
         if impossible:  # in every second request the former, in the others the latter
             ends = torch.tensor(numbers).cumsum(0)
             q[ends[::2] - 2] = 0.0
@@ -182,6 +189,10 @@ REJECTION_RANDOM_SAMPLE = (
     Case("chosen", "drafts that were not drawn", "bfloat16", judge([4, 2, 3], 60, drawn=False)),
     Case("chosen-impossible", "not drawn, and p = 0 beside u = 0", "float32",
          judge([4, 5], 30, accept=1.0, drawn=False, impossible=True)),
+    Case("equal", "u on the border: it must be below", "float32",
+         judge([6] * 9, 30, accept=0.7, equal=True)),
+    Case("chosen-equal", "the same for drafts that were not drawn", "float16",
+         judge([6] * 9, 30, accept=0.7, drawn=False, equal=True)),
     Case("close", "u near the border", "float32", judge([6] * 9, 30, accept=0.8, margin=2e-4)),
     Case("close-half", "u near the border, probabilities in half precision", "float16",
          judge([6] * 9, 30, accept=0.8, margin=2e-4)),

@@ -148,6 +148,10 @@ FEATURE_BUGS = (
     ),
     # ------------------------------------------------------------ rejection_random_sample
     Bug(
+        "rejection_random_sample", "u on the border is accepted", "(u * q < p)",
+        "(u * q <= p) & (p > 0)", "values", "equal",
+    ),
+    Bug(
         "rejection_random_sample", "a rejected draft is kept, and what follows it",
         "tl.min(tl.where(accepted, count, place), axis=0)", "count",
         "values", "none",
