@@ -309,7 +309,8 @@ class P2pTcpConnector(KVConnectorBase_V1):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Whose blocks nobody will fetch any more, and whose fetch is over.
 
-        A fetch is over when its answer is there, or its ``deadline`` has come. Then the request
+        A fetch is over when its answer is there, be it an error, or when its ``deadline`` has come
+        (``now >= deadline``, on the monotonic clock). Then the request
         is named, whatever has come of it: with its KV in place (:meth:`_place`), or with its blocks
         among ``self.invalid``. It leaves ``self.fetches``, so that an answer that comes after
         the deadline finds nobody: the blocks may be another request's by then. The other engine

@@ -227,7 +227,10 @@ class RemoteKVScheduler(Scheduler):
             |  touched   | new blocks   |  no block yet   |     no tokens, no budget, no row
 
         The count of computed tokens is set already; nobody reads it before the load is over, and a
-        failed load cuts it. The new blocks are not findable.
+        failed load cuts it. It is ``num_local + external``, also where that is the whole prompt:
+        :func:`~mini_vllm.kv_transfer.remote_kv.take_arrived` takes a token back. The new blocks are
+        not findable. ``full_sequence_must_fit`` is the engine's own rule,
+        ``scheduler_config.scheduler_reserve_full_isl``. The caller tells the connector.
 
         :meth:`_schedule_waiting` takes the request out of its queue once this has returned True. If
         ``has_started_loads`` says so, it puts those in ``passed_over`` back into theirs, in order.

@@ -119,6 +119,36 @@ def test_15_5_any_of_them_may_be_under_way(subject: Any, loading: str) -> None:
     assert subject.run(p) == [(20, True) if loading == "x" else (None, False)]
 
 
+def test_15_8_reports_that_come_one_at_a_time(subject: Any) -> None:
+    """ben is held, ada is loading; both are named twice by an iterator, and ben is freed once. What
+    is sent is not what he waits for."""
+    p = Program()
+    state = p.new(f"{KV}remote_kv:TransferState", p.call("builtins:set", ["ada"]))
+    ben = p.new("mini_vllm.request:Request", "ben", [1, 2])
+    state.held.update({"ben": (ben, p.call("builtins:set", ["recv"]))})
+    for kind in ("send", "recv"):
+        ids = p.call("builtins:iter", ["ben", "ada", "ben", "ada"])
+        over = p.call(f"{KV}remote_kv:transfers_over", state, ids, kind)
+        p.see_each(over, "request_id")
+        p.see([p.call("builtins:sorted", state.held), state.arrived])
+    assert subject.run(p) == [[], [["ben"], set()], ["ben"], [[], {"ada"}]]
+
+
+def test_15_9_requests_that_come_one_at_a_time(subject: Any) -> None:
+    """In their own order, which is not that of their names; holes in a frozenset, or in a list."""
+    p = Program()
+    requests = [p.new("mini_vllm.request:Request", name, [*range(9)]) for name in ("cyd", "ada")]
+    for request in requests:
+        p.set(request, "num_computed_tokens", 8)
+    for holes in ([2, 7], p.call("builtins:frozenset", [7, 2])):
+        found = p.call(
+            f"{KV}remote_kv:find_rewinds", p.call("builtins:iter", requests), holes,
+            {"ada": [1, 2], "cyd": [7, 8]}, {}, 4,
+        )  # fmt: skip
+        p.see(p.call("builtins:list", found.items()))
+    assert subject.run(p) == [[("cyd", 0), ("ada", 4)]] * 2
+
+
 def test_15_8_what_was_sent_has_not_arrived(subject: Any) -> None:
     """ada is loading: that something of hers has been sent is not what she waits for."""
     p = Program()
@@ -129,6 +159,19 @@ def test_15_8_what_was_sent_has_not_arrived(subject: Any) -> None:
         p.see([state.loading, state.arrived])
     waits, arrived = [{"ada"}, set()], [{"ada"}, {"ada"}]
     assert subject.run(p) == [0, waits, 0, arrived, 0, arrived]
+
+
+def test_15_3_blocks_that_come_one_at_a_time(subject: Any) -> None:
+    """Whoever has written them may name them by an iterator, and one of them twice."""
+    p = Program()
+    manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 3)
+    manager.prepare_store([key(letter) for letter in "abc"])
+    manager.complete_store(p.call("builtins:iter", [key("a"), key("a")]))
+    manager.complete_store(p.call("builtins:iter", [key("b"), key("b")]), success=False)
+    p.see([manager.lookup(key(letter)) for letter in "abc"])
+    p.see(p.call("builtins:len", manager.free_ids))
+    manager.check_integrity()
+    assert subject.run(p) == [[True, False, None], 1]
 
 
 def test_15_3_no_room_beside_who_is_asked_for(subject: Any) -> None:
@@ -209,11 +252,13 @@ for whole in (False, True):
     assert left == [[False, True, [], 0, False, 0]] * 2
 
 
-def test_15_6_hits_and_what_is_to_come(subject: Any) -> None:
-    """8 tokens are here and 4 will come: 12 count as computed, 8 and 4 as found, nothing is
-    charged, and the engine is told that loads have begun."""
+@pytest.mark.parametrize("num_prompt", [12, 13])
+def test_15_6_hits_and_what_is_to_come(subject: Any, num_prompt: int) -> None:
+    """8 tokens are here and 4 will come, the whole prompt or all but one: 12 count as computed, 8
+    and 4 as found, nothing is charged, and the engine is told that loads have begun."""
     p = Program()
     names = p.new("builtins:dict")
+    names.update({"num_prompt": num_prompt})
     p.call(
         "builtins:exec",
         SAID
@@ -226,7 +271,7 @@ scheduler._count_cached = Mock()
 others = Request("ben", [1])
 scheduler.passed_over = [others]
 step = SimpleNamespace(token_budget=20, num_scheduled_tokens={})
-request = Request("ada", list(range(13)))
+request = Request("ada", list(range(num_prompt)))
 answer = scheduler._start_load(step, request, "hits", 8, 4)
 told = [
     answer, request.num_computed_tokens,
@@ -279,15 +324,15 @@ size = HEADER.size
 
 def test_15_10_what_cannot_be_read(subject: Any) -> None:
     """A folder stands where a block should be, or a file where its folder should: nothing is
-    there, and nothing is raised."""
+    there, nothing can be stored there, and nothing is raised."""
     p = Program()
     store, _ = new_store(p)
     first, second = (store.path_of(key(letter)) for letter in "ab")
     first.mkdir(parents=True)
     second.parent.write_bytes(b"")
-    p.see([store.get(key("a")), store.get(key("b"))])
+    p.see([store.get(key("a")), store.get(key("b")), store.put(key("b"), b"kv")])
     p.see([store.put(key("c"), b"kv"), store.get(key("c"))])
-    assert subject.run(p) == [[None, None], [True, b"kv"]]
+    assert subject.run(p) == [[None, None, False], [True, b"kv"]]
 
 
 def test_15_10_another_users_file(subject: Any) -> None:
@@ -318,6 +363,53 @@ with (
     )
     p.see([names["sound"], names["cut_off"]])
     assert subject.run(p) == [[b"kv", None]]
+
+
+def test_15_10_no_checksum_and_a_longer_file(subject: Any) -> None:
+    """A checksum of 0 is one like any other, and what stands behind the payload is not its end."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"key": key("a")})
+    p.call(
+        "builtins:exec",
+        f"""
+from {KV}store import HEADER, MAGIC, pack_entry, unpack_entry
+
+owner = b"n" * 32
+head, payload = pack_entry(owner, key, bytes(range(40)))
+blank = HEADER.pack(MAGIC, owner, key, len(payload), 0)
+entries = [head + payload, blank + payload, head + payload + b"x", head + payload + bytes(84)]
+seen = [unpack_entry(owner, key, entry) == payload for entry in entries]
+""",
+        names,
+    )
+    p.see(names["seen"])
+    assert subject.run(p) == [[True, False, False, False]]
+
+
+def test_15_10_a_disk_that_is_full(subject: Any) -> None:
+    """It takes the first bytes and refuses the rest: nothing is stored, under no name."""
+    p = Program()
+    store, _ = new_store(p)
+    names = p.new("builtins:dict")
+    names.update({"store": store, "key": key("a")})
+    p.call(
+        "builtins:exec",
+        """
+import resource
+
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+try:
+    is_stored = store.put(key, bytes(5_000))
+finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+left = [path.name for path in store.folder.glob("*/*")]
+""",
+        names,
+    )
+    p.see([names["is_stored"], names["left"]])
+    assert subject.run(p) == [[False, []]]
 
 
 @pytest.mark.parametrize("place", [0, 7, 8, 15, 16, 31])
@@ -483,6 +575,19 @@ def test_15_11_vanished_since_it_was_counted(subject: Any) -> None:
     assert subject.run(p) == [200, [False, True, True]]
 
 
+def test_15_14_events_that_come_one_at_a_time(subject: Any) -> None:
+    """From an iterator: two blocks, then none, then one of them."""
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    events = [p.new(f"{KV}events:BlockStored", [key(a) for a in "ab"], None, [], 4)]
+    events += [p.new(f"{KV}events:AllBlocksCleared")]
+    events += [p.new(f"{KV}events:BlockStored", [key("a")], None, [], 4)]
+    index.apply("north", p.call("builtins:iter", events))
+    p.see(index.copies)
+    p.see([index.score("north", [key("a"), key("b")]), index.score("north", [])])
+    assert subject.run(p) == [{"north": {key("a"): 1}}, [1, 0]]
+
+
 def test_15_14_one_worker_at_a_time(subject: Any) -> None:
     """What one is told of, loses or clears is nothing of the other's."""
     p = Program()
@@ -617,6 +722,36 @@ left = sorted(table.leases)
     )
     p.see([names["is_refused"], names["left"]])
     assert subject.run(p) == [[hours < 0, ["ada"]]]
+
+
+@pytest.mark.parametrize("deadline", [99.0, 100.0, 101.0])
+def test_15_13_at_its_deadline_and_a_moment_before(subject: Any, deadline: float) -> None:
+    """The clock says 100: a lease that ends then is over, and of four blocks the third may be the
+    wrong one."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"deadline": deadline})
+    p.call(
+        "builtins:exec",
+        f"""
+from unittest.mock import patch
+from {KV}leases import Lease, Leases
+from {KV}wire import Question
+
+table, told = Leases("north", b"n" * 32, 10.0), []
+table.leases["ada"] = Lease("a", [4, 5, 6], deadline)
+with patch("time.monotonic", return_value=100.0):
+    for blocks in ([4, 5, 6], [4, 5, 9, 6]):
+        try:
+            table._check(Question("read", "north", "ada", "a", b"n" * 32, blocks))
+            told.append("in")
+        except ValueError:
+            told.append("refused")
+""",
+        names,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [["in" if deadline > 100 else "refused", "refused"]]
 
 
 @pytest.mark.parametrize(

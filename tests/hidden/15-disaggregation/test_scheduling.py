@@ -34,10 +34,11 @@ def new_scheduler(p: Program, connector: Any, num_blocks: int, budget: int, rows
 @many
 @given(data=st.data())
 def test_15_6_any_load(subject: Any, reference: Any, data: Any) -> None:
-    """Offers of any size in pools of any size: blocks, order, budget and what can be found."""
+    """Offers of any size, a whole prompt of 13 among them, in pools of any size: blocks, order,
+    budget and what can be found."""
     p = Program()
     connector = p.new("types:SimpleNamespace")
-    offers = data.draw(st.lists(st.integers(0, 12), min_size=4, max_size=4))
+    offers = data.draw(st.lists(st.integers(0, 13), min_size=4, max_size=4))
     answers = [(offer, offer > 0) for offer in offers]
     ask = p.new("unittest.mock:Mock", side_effect=[*answers, *[(0, False)] * 20])
     p.set(connector, "get_num_new_matched_tokens", ask)
@@ -124,3 +125,40 @@ def test_15_12_on_the_clock_of_its_deadline(subject: Any, fetch: int, lease: int
     assert ended == ({"ben"} if lease < 0 else set())
     assert received == ({"ada"} if fetch < 0 else set())
     assert left == ([[], [1]] if fetch < 0 else [["ada"], []])
+
+
+@pytest.mark.parametrize("deadline", [99.0, 100.0, 101.0])
+def test_15_12_at_its_deadline_and_a_moment_before(subject: Any, deadline: float) -> None:
+    """The clock says 100. ada's answer is still to come, and ben's is an error: it is there, so it
+    is put in place like any other, which finds out."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"deadline": deadline})
+    p.call(
+        "builtins:exec",
+        f"""
+from concurrent.futures import Future
+from unittest.mock import Mock, patch
+from {KV}base import ConnectorContext, KVConnectorRole
+from {KV}p2p import Fetch, P2pTcpConnector, Pull
+from {KV}params import RemotePrefill
+from mini_vllm.config import KVTransferConfig
+
+config = KVTransferConfig("P2pTcpConnector", "kv_consumer", engine_id="south")
+context = ConnectorContext(b"n" * 32, 4, 16, 64)
+south = P2pTcpConnector(config, KVConnectorRole.WORKER, context)
+south._tell_done, south._place = Mock(), Mock()
+answers = [Future(), Future()]
+answers[1].set_exception(ConnectionError("it fell"))
+for number, (name, answer) in enumerate(zip(("ada", "ben"), answers), 1):
+    source = RemotePrefill("north", name, "l", "127.0.0.1", 1, [5], 4)
+    south.fetches[name] = Fetch(Pull(source, [5], [number]), deadline, answer)
+with patch("time.monotonic", return_value=100.0):
+    ended, received = south.get_finished(set())
+told = [sorted(received), sorted(south.invalid), south._place.call_count]
+""",
+        names,
+    )
+    p.see(names["told"])
+    over = deadline <= 100
+    assert subject.run(p) == [[["ada", "ben"] if over else ["ben"], [1] if over else [], 1]]

@@ -48,6 +48,14 @@ def test_15_10_cut_off(lab: Any, length: int) -> None:
     expect(yours, None, at="four bytes too many")
 
 
+def test_15_10_a_checksum_of_0_is_one(lab: Any) -> None:
+    """An entry whose checksum was wiped out is damaged like any other."""
+    damaged = bytearray(entry(lab))
+    damaged[HEADER.size - 4 : HEADER.size] = bytes(4)
+    yours = unpack_entry(lab.NORTH, lab.key("a"), bytes(damaged))
+    expect(yours, None, at="the four bytes of the checksum are 0")
+
+
 def test_15_10_put_and_get(lab: Any, tmp_path: Path) -> None:
     """A block that was put is there, for every engine of the namespace."""
     store = lab.store(tmp_path)

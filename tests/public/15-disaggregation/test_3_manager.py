@@ -56,3 +56,19 @@ def test_15_3_a_store_ends_well_or_not(lab: Any) -> None:
     manager.complete_store([lab.key("c"), lab.key("a")], success=False)
     expect([manager.lookup(lab.key(n)) for n in "ac"], [True, False], at="c has failed, a is ready")
     expect(len(manager.free_ids), 1, at="c's place")
+
+
+def test_15_3_a_key_may_come_twice(lab: Any) -> None:
+    """It is one block: it has one place, and is written once."""
+    manager = lab.tier(3, "a")
+    place = manager.prepare_store([lab.key(name) for name in "bacb"])
+    expect(lab.names(place.keys_to_store), "bc", at="b, a, c, b; a is known already")
+    expect(len(set(place.block_ids)), 2, at="different places")
+    manager.check_integrity()
+
+
+def test_15_3_nothing_to_store_is_no_refusal(lab: Any) -> None:
+    """All is known: an empty output. None would say that there is no room."""
+    place = lab.tier(1, "a").prepare_store([lab.key("a")])
+    expect(place is None, False, at="prepare_store is None")
+    expect((place.keys_to_store, place.evicted_keys), ([], []), at="to store, and evicted")

@@ -68,3 +68,12 @@ def test_15_6_the_order_of_the_line_stays(lab: Any) -> None:
     engine.step()
     line = [request.request_id for request in engine.scheduler.skipped_waiting]
     expect(line, ["ada", "cyd"], at="ada and cyd load, ben runs")
+
+
+def test_15_6_a_whole_prompt_is_on_its_way(lab: Any) -> None:
+    """8 tokens, and 8 are offered: all count while they are loaded. Task 7 takes one back."""
+    engine = lab.Engine({"ada": 8})
+    ada = engine.add("ada", 8)
+    engine.step()
+    expect(ada.num_computed_tokens, 8, at="a prompt of 8 tokens, of which 8 are loaded")
+    expect(ada.num_cached_tokens, 8, at="tokens that came from elsewhere")

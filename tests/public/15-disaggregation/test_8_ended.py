@@ -62,3 +62,11 @@ def test_15_8_in_order_of_ids(lab: Any) -> None:
     held = {name: (lab.request(name, 9), {"send"}) for name in ("cyd", "ada", "ben")}
     over = transfers_over(TransferState(held=held), {"cyd", "ben", "ada"}, "send")
     expect([request.request_id for request in over], ["ada", "ben", "cyd"], at="three at once")
+
+
+def test_15_8_reports_come_in_any_iterable(lab: Any) -> None:
+    """From an iterator, which can be read once."""
+    state = TransferState({"ada"}, held={"ben": (lab.request("ben", 9), {"recv"})})
+    over = transfers_over(state, iter(["ben", "ada"]), "recv")
+    expect([request.request_id for request in over], ["ben"], at="iter(['ben', 'ada'])")
+    expect(state.arrived, {"ada"}, at="afterwards")
