@@ -79,8 +79,9 @@ class NgramProposer:
         """Drafts of every request that got a token and whose end was found earlier in its text.
 
         Its text are the first ``num_tokens`` of its row in ``step.batch.token_ids``: what stands
-        behind them is left from rejected drafts. Drafts travel to other processes, so they are
-        numbers of Python's own, not numpy's.
+        behind them is left from rejected drafts. It is read anew in every step: an id may return
+        with another text. Drafts travel to other processes, so they are numbers of Python's own,
+        not numpy's.
 
         Source: vllm/v1/spec_decode/ngram_proposer.py#L131-L162 (NgramProposer.propose) @ v0.22.1
         """

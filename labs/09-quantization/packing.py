@@ -55,7 +55,8 @@ def quantize(weight: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
     """The stored number of each weight: round half to even, add zero, clamp to 0 .. 2^bits - 1.
 
     `weight` is `[N, K]`, `scale` and `zero` are `[N, G]`; returns `[N, K]` int32. A weight is
-    divided by its scale in float32, and stays as it is.
+    divided by its scale in float32, whatever the dtypes of both, and stays as it is. A product with
+    1 / scale is another number.
     """
     # TODO 09.2
     raise NotImplementedError(

@@ -81,7 +81,8 @@ def token_head_scales(x: Tensor, largest: float) -> Tensor:
 def quantize_kv(x: Tensor, form: CacheFormat, scale: float = 1.0) -> Tensor:
     """The bytes that a cache keeps of `x` `[T, Hkv, D]`: `[T, Hkv, D + pad_bytes]` int8.
 
-    Numbers are divided by their scale, kept inside the format's range, and rounded: int8 half to
+    `x`, of any floating-point dtype, is widened to float32 first. Numbers are divided by their
+    scale (not multiplied by 1 / scale), kept inside the format's range, and rounded: int8 half to
     even (upstream at the pin cuts the fraction off), fp8 by the cast. With `per_token_head` the
     scale is the head's own (see `token_head_scales`), and its four bytes follow the numbers;
     otherwise `scale` is used. NaN becomes 0 and an infinity LARGE, of its sign, before anything

@@ -45,8 +45,8 @@ def ring_all_reduce(x: Tensor, group: Ring) -> Tensor:
                       step 1: each sends on what it has just added up
 
     Both directions are begun before either is waited for: if all sent first, and waited, nobody
-    would receive. Any shape, dtype and device, also fewer elements than ranks. ``x`` is not
-    changed.
+    would receive. Any shape, dtype and device, also fewer elements than ranks. Chunks are added up
+    and sent in the dtype of ``x``, which the sum has, too. ``x`` is not changed.
     """
     # TODO 10.1
     raise NotImplementedError(

@@ -32,9 +32,9 @@ class LoRASchedulerExtension(SchedulerExtension):
         A request of the base model (``lora_name`` is None) needs no slot, and neither does one
         whose adapter has one already. ``running`` contains those admitted earlier in this step.
 
-        False skips the request for this step; those behind it are asked all the same. Nothing is
-        noted: the next call may bring the same list with other requests in it, an id that has
-        another adapter now, or other pins.
+        False skips the request for this step; those behind it are asked all the same. The next call
+        may bring the same list with other requests in it, an id that has another adapter now, or
+        other pins.
 
         Source: vllm/v1/core/sched/scheduler.py#L571-L584 (Scheduler.schedule) @ v0.22.1
         """

@@ -29,8 +29,8 @@ def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
     """`x` `[T, K]` as int8, with a scale for each token: x =~ quantized * scale.
 
     The scale is the token's largest magnitude / 127, and never below MIN_SCALE, so that a token of
-    zeros stays zeros. Divides in float32, whatever the dtype of `x`, and rounds half to even. `x`
-    stays as it is.
+    zeros stays zeros. Divides by the scale in float32, whatever the dtype of `x`, and rounds half
+    to even; a product with 1 / scale or 127 / magnitude is another number. `x` stays as it is.
 
     Returns:
         `[T, K]` int8 and the scales `[T, 1]` float32.

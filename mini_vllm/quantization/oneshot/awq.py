@@ -24,7 +24,8 @@ def search_scale(
 
         (x / s) @ round_trip(weight * s)^T  -  x @ weight^T
 
-    The first of equal ones wins, so without any gain the factors are all 1.
+    The first of equal ones wins, so without any gain the factors are all 1. `x` and `weight` stay
+    as they are, to the bit: others read them.
 
     Args:
         x: `[T, K]`, inputs of the layer on calibration texts.

@@ -44,6 +44,8 @@ def gptq_quantize(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Round `weight` `[N, K]` so that its output on the calibration inputs changes least.
 
+    Computes in float32, whatever the dtypes of `weight` and `hessian`, which stay as they are.
+
     Columns are done from the left, or with `act_order` from the largest entry of H's diagonal to
     the smallest; ties stay in order. A column that no input ever reached (0 on the diagonal)
     counts as 1 there and its weights as 0. A group's scale and zero are chosen when its first

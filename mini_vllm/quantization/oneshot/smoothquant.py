@@ -32,7 +32,8 @@ def smooth_scales(x_absmax: Tensor, w_absmax: Tensor, alpha: float = 0.5) -> Ten
 def fold_into_norm(norm_weight: Tensor, weight: Tensor, scales: Tensor) -> None:
     """Divide the norm in front by `scales` `[K]` and multiply the columns of `weight` `[N, K]`.
 
-    In place. `weight` holds all that reads the norm: it must be folded once, not once a reader.
+    In place; `scales` stay as they are. `weight` holds all that reads the norm: it must be folded
+    once, not once a reader.
     """
     norm_weight.div_(scales)
     weight.mul_(scales)

@@ -143,15 +143,20 @@ def test_08_1_the_proposers_own_limits(subject: Any) -> None:
 
 def test_08_1_each_step_anew(subject: Any) -> None:
     """Requests run in another order than their rows, and not all of them; then another step, which
-    changes nothing of what was said in the first."""
+    changes nothing of what was said in the first. An id returns with another text of the same
+    length, and then with a longer one."""
     common = {"computed": 0, "scheduled": 3, "sampled": 1}
     batch = [{"id": str(n), "tokens": [n, n + 1, 9, n]} | common for n in range(4)]
     p = Program()
     proposer = p.new("mini_vllm.spec_decode.ngram_proposer:NgramProposer", 1, 2, 2, 64)
     steps = [p.call(f"{DRAFTING}make_step", batch, order=order) for order in ([3, 1], [2])]
+    for text in ([7, 6, 5, 7], [8, 7, 6, 5, 8]):
+        other = {"id": "2", "tokens": text} | common
+        steps.append(p.call(f"{DRAFTING}make_step", [other]))
     for answer in [proposer.propose(step) for step in steps]:
         p.see(answer)
-    assert subject.run(p) == [{"3": [4, 9], "1": [2, 9]}, {"2": [3, 9]}]
+    first, again = {"3": [4, 9], "1": [2, 9]}, {"2": [3, 9]}
+    assert subject.run(p) == [first, again, {"2": [6, 5]}, {"2": [7, 6]}]
 
 
 def successor(token: int) -> int:
@@ -229,6 +234,28 @@ def test_08_8_counts_and_limits(
     assert [got["counts"], got["limits"]] == [counts, limits]
 
 
+def test_08_8_tens_of_thousands_of_slots(subject: Any) -> None:
+    """Texts of 200 and of 33,000 tokens in blocks of 16: their slots need more than 8 and 16 bits.
+    Asked twice, the answer is the same."""
+    p = Program()
+    common = {"scheduled": 9, "sampled": 1}
+    batch = [
+        {"id": str(length), "tokens": p.call("builtins:range", length), "computed": length - 10,
+         "blocks": list(range(1, blocks))} | common
+        for length, blocks in ((200, 14), (33_000, 2064))
+    ]  # fmt: skip
+    step = p.call(f"{DRAFTING}make_step", batch, 16, 40_000)
+    proposer = p.new(
+        "mini_vllm.spec_decode.draft_model:DraftModelProposer",
+        p.new(f"{DRAFTING}ToyModel"), p.new(f"{DRAFTING}ToyCache"), 20, 40_000,
+        p.call("torch:device", "cpu"),
+    )  # fmt: skip
+    for _ in range(2):
+        p.see(proposer.first_pass_counts(step).tolist())
+        p.see(proposer.num_drafts(step).tolist())
+    assert subject.run(p) == [[10, 10], [9, 9]] * 2
+
+
 @many
 @given(step=steps(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
 @example(step=([SHORT, LONG, BEYOND], 4, [0, 1, 2]), k=4, limit=12)
@@ -268,7 +295,8 @@ def test_08_9_drafts_passes_and_slots(
 
 
 def test_08_9_each_step_anew(subject: Any) -> None:
-    """Who does not run in the second step has no drafts from the first."""
+    """Who does not run in the second step has no drafts from the first; and an id that returns
+    with another text has none of the old one."""
     common = {"computed": 0, "scheduled": 3, "sampled": 1}
     batch = [{"id": str(n), "tokens": [n, n + 1, 9, n]} | common for n in range(4)]
     p = Program()
@@ -279,8 +307,12 @@ def test_08_9_each_step_anew(subject: Any) -> None:
     )  # fmt: skip
     for order in ([3, 1], [2]):
         p.see(proposer.propose(p.call(f"{DRAFTING}make_step", batch, order=order)))
-    expected = {n: [successor(n), successor(successor(n))] for n in range(4)}
-    assert subject.run(p) == [{"3": expected[3], "1": expected[1]}, {"2": expected[2]}]
+    returned = {"id": "2", "tokens": [5, 6, 7, 8]} | common
+    p.see(proposer.propose(p.call(f"{DRAFTING}make_step", [returned])))
+    expected = {n: [successor(n), successor(successor(n))] for n in (*range(4), 8)}
+    assert subject.run(p) == [
+        {"3": expected[3], "1": expected[1]}, {"2": expected[2]}, {"2": expected[8]}
+    ]  # fmt: skip
 
 
 @many

@@ -139,6 +139,28 @@ def test_09_2_a_little_beside_half_a_step(subject: Any, seed: int, bits: int) ->
     assert np.array_equal(subject.run(p)[0], np.clip(np.rint(steps) + half, 0, 2 * half - 1))
 
 
+@many
+@given(
+    seed=seeds, kinds=st.sampled_from([("float32", "float32"), ("bfloat16", "float32"),
+    ("float32", "float16")])
+)  # fmt: skip
+def test_09_2_half_a_step_of_any_scale(subject: Any, seed: int, kinds: tuple[str, str]) -> None:
+    """The quotient in float32 decides, whatever the dtypes: a product with 1 / scale lies beside
+    it, and so does a quotient of more bits or fewer. What is far beyond the range is clamped."""
+    rng = np.random.default_rng(seed)
+    scale = rng.uniform(0.01, 3, (3, 1)).astype(np.float32)
+    if kinds[1] == "float16":
+        scale = scale.astype(np.float16).astype(np.float32)
+    weight = ((rng.integers(-8, 7, (3, 400)) + 0.5) * scale).astype(np.float32)
+    if kinds[0] == "bfloat16":
+        weight = (weight.view(np.int32) & -65536).view(np.float32)
+    weight[:, :2] = 2.0**40, -(2.0**40)
+    p = Program()
+    args = tensor(p, weight, kinds[0]), tensor(p, scale, kinds[1]), tensor(p, [[8]] * 3, "int32")
+    p.see(p.call(f"{PACKING}quantize", *args, 4))
+    assert np.array_equal(subject.run(p)[0], np.clip(np.rint(weight / scale) + 8, 0, 15))
+
+
 def test_09_2_what_was_given_stays(subject: Any) -> None:
     """Weights are rounded, and numbers read, more than once."""
     given_values = [[1.5, -3.0, 0.5, 40.0]], [[3, 0, 9, 15]], [[2.0, 4.0]], [[8, 3]]

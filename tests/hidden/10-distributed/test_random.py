@@ -141,9 +141,12 @@ def test_10_1_where_the_input_is(subject: Any) -> None:
     assert subject.run(p) == ["meta", [2, 3]]
 
 
-@pytest.mark.parametrize(("ranks", "rank"), [(2, 0), (3, 1), (5, 4)])
-def test_10_1_all_messages_are_over(subject: Any, ranks: int, rank: int) -> None:
-    """Whoever returns has waited for what it sent, too: until then its memory is being read."""
+@pytest.mark.parametrize(
+    ("ranks", "rank", "kind"), [(2, 0, "float32"), (3, 1, "bfloat16"), (5, 4, "float64")]
+)
+def test_10_1_all_messages_are_over(subject: Any, ranks: int, rank: int, kind: str) -> None:
+    """Whoever returns has waited for what it sent, too: until then its memory is being read. What
+    is sent and received has the input's dtype: a wider one would cost its bytes."""
     p = Program()
     names = code(
         p,
@@ -153,8 +156,10 @@ from {DIST}collectives import ring_all_reduce
 class Group:
     rank_in_group, world_size = rank, ranks
     begun = over = 0
+    dtypes = set()
     def begin(self, x, other):
         Group.begun += 1
+        Group.dtypes.add(str(x.dtype))
         class Message:
             done = False
             def wait(self):
@@ -163,14 +168,17 @@ class Group:
         return Message()
     isend = irecv = begin
 
-ring_all_reduce(torch.ones(7), Group())
+total = ring_all_reduce(torch.ones(7, dtype=getattr(torch, kind)), Group())
 counts = [Group.begun, Group.over]
+dtypes = [*Group.dtypes, str(total.dtype)]
 """,
         ranks=ranks,
         rank=rank,
+        kind=kind,
     )
     p.see(names["counts"])
-    assert subject.run(p) == [[4 * (ranks - 1)] * 2]
+    p.see(names["dtypes"])
+    assert subject.run(p) == [[4 * (ranks - 1)] * 2, [f"torch.{kind}"] * 2]
 
 
 @pytest.mark.parametrize("size", [0, 4])
@@ -1152,7 +1160,8 @@ for message in messages:
 
 
 def test_10_11_the_fence(subject: Any) -> None:
-    """At some fence of a write the message is whole, and nobody may read it yet."""
+    """At some fence of a write the message is whole, and nobody may read it yet. What a read finds
+    is what lies there once it has called the fence: header, length and message."""
     p = Program()
     names = code(
         p,
@@ -1167,6 +1176,8 @@ for who, side in enumerate(sides):
     side.commit_read(who)
 states[:] = []
 writer.commit_write(b"def")  # over what all have read
+module.memory_fence = lambda: memory.__setitem__(slice(0, 6), b"\\2\\0\\0\\x40xy")
+found = list(sides[0].commit_read(0))
 module.memory_fence = real
 """,
         readers=2,
@@ -1174,7 +1185,9 @@ module.memory_fence = real
     )
     p.see(names["first"])
     p.see(names["states"])
-    first, again = subject.run(p)
+    p.see(names["found"])
+    first, again, found = subject.run(p)
+    assert found == [b"xy", 1 << 30]
     assert [b"abc", [0, 0, 0]] in first and [b"def", [0, 0, 0]] in again
 
 
@@ -1211,12 +1224,14 @@ def test_10_12_turns_by_hand(subject: Any) -> None:
     router = p.new(f"{DIST}dp_router:DPRouter", 3)
     for rank in (1, None, 1, None, None):
         p.see(router.get_core_engine_for_request("same", rank))
-    p.see(router.engines)
+    p.see([router.engines, router.counts])
     for engine, running in enumerate((300, 300, 260)):
         router.set_counts(engine, 0, running)
     p.see(router.get_core_engine_for_request("late"))
     p.see([router.score(engine) for engine in range(3)])
-    assert subject.run(p) == [1, 0, 1, 2, 0, {"same": 0}, 2, [300, 300, 264]]
+    assert subject.run(p) == [
+        1, 0, 1, 2, 0, [{"same": 0}, [[2, 0], [2, 0], [1, 0]]], 2, [300, 300, 264]
+    ]  # fmt: skip
 
 
 @many
