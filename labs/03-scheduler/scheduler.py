@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
-from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
@@ -335,10 +335,10 @@ class Scheduler:
             if not any(extension.is_ready(request) for extension in self.extensions):
                 return False
             request.transition_to(RequestStatus.WAITING)
-        running = self.running
-        if self.async_scheduling:  # whose last token is being sampled is in no further step
+        gates, running = overriding(self.extensions, "may_admit"), self.running
+        if gates and self.async_scheduling:  # whose last token is being sampled needs no more
             running = [other for other in running if not self._is_ending(other)]
-        return all(extension.may_admit(request, running) for extension in self.extensions)
+        return all(extension.may_admit(request, running) for extension in gates)
 
     def _is_ending(self, request: Request) -> bool:
         """Whether the last token that a request may have is being sampled."""

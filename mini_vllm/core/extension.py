@@ -88,3 +88,13 @@ class SchedulerExtension:
 
         They may have output by then; see :mod:`~mini_vllm.core.restart`.
         """
+
+
+def overriding(extensions: Sequence[SchedulerExtension], hook: str) -> list[SchedulerExtension]:
+    """Those of the extensions that have something to say at a hook, in order.
+
+    A step calls some hooks once for each request. Asked of an extension that leaves the method as
+    it is, the call changes nothing and costs as much as one that does.
+    """
+    default = getattr(SchedulerExtension, hook)
+    return [e for e in extensions if getattr(getattr(e, hook), "__func__", None) is not default]

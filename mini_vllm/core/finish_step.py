@@ -9,6 +9,9 @@ Source: vllm/v1/core/sched/scheduler.py#L1283-L1592 (Scheduler.update_from_outpu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.request import RequestStatus
@@ -37,8 +40,8 @@ def finish_step(
     outputs = scheduler.update_from_output(plan, sampled)
     for output in outputs:
         _complete(output, scheduler, result)
-    if scheduler.extensions:
-        outputs = [_accepted(output, scheduler, plan) for output in outputs]
+    if listening := overriding(scheduler.extensions, "tokens_accepted"):
+        outputs = [_accepted(output, scheduler, plan, listening) for output in outputs]
     if result.draft_token_ids:
         scheduler.update_draft_token_ids(result.draft_token_ids)
     prompts = [  # first, for the same step may end the request
@@ -62,15 +65,17 @@ def _complete(output: EngineCoreOutput, scheduler: Scheduler, result: ModelRunne
 
 
 def _accepted(
-    output: EngineCoreOutput, scheduler: Scheduler, plan: SchedulerOutput
+    output: EngineCoreOutput,
+    scheduler: Scheduler,
+    plan: SchedulerOutput,
+    listening: Sequence[SchedulerExtension],
 ) -> EngineCoreOutput:
     """Show the new tokens to the extensions; the first who has an answer ends the request."""
     if not output.new_token_ids:
         return output
     request_id = output.request_id
     answers = [
-        extension.tokens_accepted(request_id, output.new_token_ids)
-        for extension in scheduler.extensions
+        extension.tokens_accepted(request_id, output.new_token_ids) for extension in listening
     ]
     answer = next((answer for answer in answers if answer is not None), None)
     if answer is None or request_id not in scheduler.requests:

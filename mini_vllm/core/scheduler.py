@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
-from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
@@ -229,6 +229,7 @@ class Scheduler:
         Source: vllm/v1/core/sched/scheduler.py#L364-L533 (Scheduler.schedule) @ v0.22.1
         """
         num_lookahead = self.scheduler_config.num_lookahead_tokens
+        limiting = overriding(self.extensions, "limit_tokens")
         index = 0
         while index < len(self.running) and step.token_budget > 0:
             request = self.running[index]
@@ -237,7 +238,7 @@ class Scheduler:
             if num_new_tokens <= 0 and self.async_scheduling:
                 num_new_tokens = self._late_tokens(request)
             num_new_tokens = self._clamp_new_tokens(num_new_tokens, num_computed, step.token_budget)
-            for extension in self.extensions:
+            for extension in limiting:
                 num_new_tokens = extension.limit_tokens(request, num_computed, num_new_tokens)
             if num_new_tokens == 0:
                 index += 1
@@ -370,10 +371,10 @@ class Scheduler:
             if not any(extension.is_ready(request) for extension in self.extensions):
                 return False
             request.transition_to(RequestStatus.WAITING)
-        running = self.running
-        if self.async_scheduling:  # whose last token is being sampled is in no further step
+        gates, running = overriding(self.extensions, "may_admit"), self.running
+        if gates and self.async_scheduling:  # whose last token is being sampled needs no more
             running = [other for other in running if not self._is_ending(other)]
-        return all(extension.may_admit(request, running) for extension in self.extensions)
+        return all(extension.may_admit(request, running) for extension in gates)
 
     def _is_ending(self, request: Request) -> bool:
         """Whether the last token that a request may have is being sampled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.request import Request
@@ -17,7 +17,7 @@ class StepPlan:
 
     token_budget: int
     extensions: Sequence[SchedulerExtension] = ()
-    """Those who hear of every entry."""
+    """Those who hear of what becomes of a request."""
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -27,6 +27,11 @@ class StepPlan:
     preempted: list[Request] = field(default_factory=list)
     reported: list[Request] = field(default_factory=list)
     """The preempted ones of whom the extensions have heard."""
+    listening: Sequence[SchedulerExtension] = field(init=False)
+    """Those of the extensions who hear of every entry."""
+
+    def __post_init__(self) -> None:
+        self.listening = overriding(self.extensions, "scheduled")
 
     def add_running(self, request: Request, num_new_tokens: int, blocks: KVCacheBlocks) -> None:
         """Enter a running request, with as many of its drafts as its tokens cover."""
@@ -41,7 +46,7 @@ class StepPlan:
                 drafts = request.spec_token_ids[:num_drafts]
                 self.spec_decode_tokens[request.request_id] = drafts
             request.spec_token_ids = []  # the proposer brings new ones for the next step
-        if self.extensions:
+        if self.listening:
             self._report_scheduled(request, num_new_tokens)
 
     def add_admitted(self, request: Request, num_new_tokens: int, block_ids: list[int]) -> None:
@@ -50,11 +55,11 @@ class StepPlan:
         self.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.token_budget -= num_new_tokens
         self.new_block_ids[request.request_id] = block_ids
-        if self.extensions:
+        if self.listening:
             self._report_scheduled(request, num_new_tokens)
 
     def _report_scheduled(self, request: Request, num_new_tokens: int) -> None:
-        for extension in self.extensions:
+        for extension in self.listening:
             extension.scheduled(request, num_new_tokens)
 
     def report_preempted(self, request: Request, was_in_plan: bool) -> None:

@@ -56,6 +56,7 @@ from mini_vllm.worker.kv_cache import (
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.late_results import LateOutput, LateResults
 from mini_vllm.worker.model_runner import ModelRunner
+from mini_vllm.worker.profile import largest_step, peak_bytes, run_step
 from mini_vllm.worker.threads import StepThreads
 
 logger = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class Worker:
             ValueError: if memory does not suffice for one request of full length.
         """
         drafter_spec = self.drafter.kv_cache_spec if self.drafter is not None else None
-        memory = self._memory_beside_images()
+        memory = self._memory_for_cache()
         spec = self.model.kv_cache_spec()
         return choose_num_blocks(self.config, spec, self.device, drafter_spec, memory)
 
@@ -177,10 +178,10 @@ class Worker:
         num_blocks = 1 + cdiv(num_tokens, block_size)
         return how_to_hold(self.config, self.device, block_bytes, num_blocks)
 
-    def _memory_beside_images(self) -> int | None:
-        """Bytes that the KV cache may take when the encoder and its cache have their share.
+    def _memory_for_cache(self) -> int | None:
+        """Bytes that the KV cache may take when steps, the encoder and its cache have their share.
 
-        None: nobody asks, for the model takes text only, or the configuration says how many.
+        None: what is there now, or nobody asks, for the configuration says how many.
 
         Raises:
             ValueError: if the encoder cache alone takes all there is.
@@ -188,15 +189,17 @@ class Worker:
         cache, limits = self.config.cache, self.config.scheduler
         memory = given_memory(self.config, self.device)
         is_given = memory is not None or cache.num_gpu_blocks is not None
-        if is_given or not isinstance(self.model, Qwen3VLForConditionalGeneration):
+        sees = isinstance(self.model, Qwen3VLForConditionalGeneration)
+        if is_given or (self.device.type == "cpu" and not sees):
             return None
+        num_bytes = self._step_bytes() if self.device.type == "cuda" else 0
+        there = max(available_memory(self.device, cache.gpu_memory_utilization) - num_bytes, 0)
+        if not isinstance(self.model, Qwen3VLForConditionalGeneration):
+            return there
         num_rows = limits.encoder_cache_size
-        assert num_rows is not None and limits.max_num_encoder_input_tokens is not None
-        if self.device.type == "cuda":
-            profile_encoder(self.model, limits.max_num_encoder_input_tokens, self.device)
+        assert num_rows is not None
         num_caches = self.config.parallel.num_workers if self.device.type == "cpu" else 1
         taken = num_caches * encoder_cache_bytes(self.model, num_rows, self.device)
-        there = available_memory(self.device, cache.gpu_memory_utilization)
         if taken >= there:
             raise ValueError(
                 f"encoder_cache_size is {num_rows} tokens of images, which take "
@@ -205,6 +208,31 @@ class Worker:
                 "may take; mm_processor_kwargs can make images smaller"
             )
         return shared_memory(self.config, self.device, there - taken)
+
+    def _step_bytes(self) -> int:
+        """Bytes of a GPU that the largest step takes beside weights and KV cache.
+
+        A pipeline stage cannot run alone, and takes what is free.
+        """
+        limits, block_size = self.config.scheduler, self.config.cache.block_size
+        if self.pp_group.world_size > 1:
+            return 0
+        if self.lora is not None:
+            self.lora.prepare_capture()
+        lengths = largest_step(limits)
+        num_bytes = peak_bytes(
+            lambda: run_step(self.model, lengths, limits.max_num_seqs, block_size, self.device),
+            self.device,
+        )
+        if isinstance(self.model, Qwen3VLForConditionalGeneration):
+            model, num_tokens = self.model, limits.max_num_encoder_input_tokens
+            assert num_tokens is not None
+            encoder = peak_bytes(
+                lambda: profile_encoder(model, num_tokens, self.device), self.device
+            )
+            num_bytes = max(num_bytes, encoder)
+        self._say("the largest step takes %s", in_units(num_bytes))
+        return num_bytes
 
     def initialize(self, num_blocks: int, max_model_len: int) -> None:
         """Allocate the KV cache and make the runner, for requests of at most `max_model_len`."""

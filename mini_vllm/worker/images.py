@@ -48,9 +48,6 @@ def profile_encoder(
 ) -> None:
     """Encode one gray picture of ``num_tokens`` tokens, as many as a step may encode.
 
-    On a GPU, what that takes stays with torch's allocator, and so is in use already when memory
-    for the KV cache is counted.
-
     Source: vllm/v1/worker/gpu_model_runner.py#L6104-L6176 (GPUModelRunner.profile_run) @ v0.22.1
     """
     vision = model.config.vision

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
-from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.finish_step import end_hopeless
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
@@ -207,3 +207,17 @@ def test_every_scheduler_reports_to_its_extensions(name: str) -> None:
         step(scheduler)
     kinds = [entry[0] for entry in diary.entries]
     assert kinds[0] == "added" and kinds[-1] == "freed" and kinds.count("scheduled") == 2
+
+
+def test_only_extensions_with_something_to_say_are_called() -> None:
+    """A hook of each request is not called where nothing was overridden."""
+
+    class Limits(SchedulerExtension):
+        def limit_tokens(self, request: Request, num_computed_tokens: int, num_new: int) -> int:
+            return num_new
+
+    silent, speaking, patched = SchedulerExtension(), Limits(), SchedulerExtension()
+    patched.limit_tokens = lambda *_: 1  # type: ignore[method-assign]
+    all_three = [silent, speaking, patched]
+    assert overriding(all_three, "limit_tokens") == [speaking, patched]
+    assert overriding(all_three, "scheduled") == []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 from mini_vllm import LLM
+from mini_vllm.config import SchedulerConfig
+from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.executor import worker as worker_module
 from mini_vllm.executor.worker import Worker
 from mini_vllm.worker import kv_cache
+from mini_vllm.worker.profile import largest_step
 
-GPU = torch.device("cuda")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_memory_that_torch_only_keeps_is_given_back_before_it_is_counted(
@@ -60,3 +64,33 @@ def test_a_connector_by_layers_goes_on_without_graphs_after_a_sleep(
     worker.warm_up()
     monkeypatch.undo()
     assert [record is not None for record in recorders] == [True, False]
+
+
+def test_the_largest_step_uses_the_budget_up() -> None:
+    limits = SchedulerConfig(max_num_batched_tokens=100, max_num_seqs=8, max_model_len=40)
+    assert largest_step(limits) == [40, 40, 20]
+    assert largest_step(replace(limits, max_num_seqs=2)) == [40, 40]
+
+
+def test_what_a_step_takes_is_not_given_to_the_cache(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step really runs, here on a CPU; what it takes is said by the stand-in."""
+    ran: list[object] = []
+
+    def peak(run: Callable[[], object], _: torch.device) -> int:
+        monkeypatch.setattr(worker, "device", CPU)
+        ran.append(run())
+        monkeypatch.setattr(worker, "device", GPU)
+        return 6 << 30
+
+    monkeypatch.setattr(worker, "config", make_engine_config("storyteller-draft"))
+    monkeypatch.setattr(worker_module, "peak_bytes", peak)
+    monkeypatch.setattr(worker_module, "available_memory", lambda *_: 10 << 30)
+    monkeypatch.setattr(worker, "device", GPU)
+    assert worker._memory_for_cache() == 4 << 30
+    monkeypatch.setattr(worker_module, "available_memory", lambda *_: 5 << 30)
+    assert worker._memory_for_cache() == 0
+    monkeypatch.undo()
+    assert len(ran) == 2
+    assert worker._memory_for_cache() is None, "the configuration says how many blocks"
