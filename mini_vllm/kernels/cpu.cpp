@@ -11,6 +11,7 @@
 // `model/rope.py` and `attention/__init__.py`.
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -80,10 +81,15 @@ inline float exp_of(float x) {  // e^x with about 7 digits: 2^n * 2^f, f in [-1/
 }
 
 // ---------------------------------------------------------------- loops that are shared
-// The parts of a loop are taken by whoever is free: its caller, and helpers that sleep in between. The
-// caller waits only for parts that a helper has begun. A team of OpenMP's waits for all of its members at
-// the end of every loop, some ten times a layer, also where another program has one of the cores. Here a
-// helper without a core takes nothing, and the caller does the work.
+// The parts of a loop are taken by those threads that are free: its caller, and helpers. The caller waits
+// only for parts that a helper has begun. A team of OpenMP's waits for all of its members at the end of every
+// loop, some ten times a layer, also where another program has one of the cores. Here a helper without a core
+// takes nothing, and the caller does the work.
+//
+// A forward pass is some hundred loops, microseconds apart. To wake a sleeping thread takes as long as a
+// small product, so helpers stay awake through a pass, and sleep between passes. Awake they first look for
+// the next loop without a pause; after a few microseconds they look and give their core to any thread that
+// wants it, in turns: the loop's caller, or a busy neighbour, loses nothing to a helper that only waits.
 class Helpers {
   public:
     using Part = void (*)(const void* loop, i64 part);
@@ -116,7 +122,9 @@ class Helpers {
     }
 
   private:
-    static constexpr int LOOKS = 2000;  // for the next loop, which is near, before a helper sleeps
+    using Clock = std::chrono::steady_clock;
+    static constexpr int LOOKS = 2000;  // for the next loop, which is near, before a helper gives way
+    static constexpr std::chrono::microseconds AWAKE{400};  // longer than a pass is without a loop
 
     static bool has_parts(std::uint64_t todo) { return static_cast<std::uint32_t>(todo) < todo >> 32; }
 
@@ -129,13 +137,20 @@ class Helpers {
     }
 
     void help(int number) {
+        Clock::time_point since;
         for (int looks = 0;;) {
             const i64 part = number < limit ? take() : -1;
             if (part >= 0) {
                 run(loop, part);
                 ++done;
                 looks = 0;
-            } else if (++looks > LOOKS) {
+            } else if (++looks < LOOKS) {
+                continue;
+            } else if (looks == LOOKS) {
+                since = Clock::now();
+            } else if (Clock::now() - since < AWAKE) {
+                std::this_thread::yield();
+            } else {
                 std::unique_lock<std::mutex> hold(bed);
                 ++asleep;
                 bell.wait(hold, [&] { return number < limit && has_parts(todo); });
@@ -159,6 +174,10 @@ class Helpers {
 // Never destroyed, for helpers sleep in it until the process ends. A forked child has no helpers yet.
 Helpers* helpers = new Helpers;
 [[maybe_unused]] const int watched = pthread_atfork(nullptr, nullptr, [] { helpers = new Helpers; });
+
+// How many threads a loop over so many numbers is worth: to share out a smaller one takes longer.
+constexpr i64 LEAST_SHARED = 1 << 13;
+inline int worth(i64 numbers, int threads) { return numbers < LEAST_SHARED ? 1 : threads; }
 
 // body(begin, end) for ranges that make up 0 .. count. They are so many that one whose thread is held up
 // is little to wait for.
@@ -1348,13 +1367,14 @@ i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Ad
              layer.eps, threads);
     multiply(qkv, normed, layer.qkv, 0);
     if (layer.qk_norm) {
-        each(tokens, threads, [&](i64 t) {
+        each(tokens, worth(tokens * qkv_width, threads), [&](i64 t) {
             T* heads = qkv + t * qkv_width;
             rms_norm(heads, heads, static_cast<T*>(nullptr), layer.qk_norm, 1, qk_heads, layer.size,
                      qkv_width, layer.eps, 1);
         });
     }
-    rope(qkv, at.cos, at.sin, tokens, qk_heads, layer.size, at.turning, qkv_width, threads);
+    rope(qkv, at.cos, at.sin, tokens, qk_heads, layer.size, at.turning, qkv_width,
+         worth(tokens * qkv_width, threads));
     const T *key = qkv + layer.heads * layer.size, *value = key + width;
     const i64 lost = store(keys, values, key, value, at.slots, num_blocks * block_size, tokens, width,
                            qkv_width, qkv_width);
