@@ -27,6 +27,12 @@
 #include <pthread.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#if defined(__AMX_TILE__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace {
@@ -549,14 +555,119 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
     return bad;
 }
 
+constexpr i64 ROWS = 32;  // of a weight, that lie together
+
+// ---------------------------------------------------------------- tiles
+// Intel's AMX multiplies up to 16 tokens by 16 rows of a weight at once, 64 bytes of each: 32 numbers of
+// bf16, or 64 of 8 bits. What it wants of the weight is the order that blocks have: columns that share a word,
+// row by row. A process asks the kernel for the tiles' registers once.
+#if defined(__linux__) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && WIDTH == 16
+bool may_use_tiles() {
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+}
+const bool HAS_TILES = may_use_tiles();
+
+// The registers of one thread, for some tokens and the 16 behind them, while this object lives. Sums are in
+// tiles 0 .. 3, tokens in 4 and 5, and a weight's rows in 6 and 7.
+class Tiles {
+  public:
+    Tiles(i64 tokens, i64 more_tokens) {
+        for (int tile = 0; tile < 8; ++tile) {
+            const bool has_more = tile == 2 || tile == 3 || tile == 5;
+            const i64 lines = tile > 5 ? 16 : has_more ? more_tokens : tokens;
+            shape.line_bytes[tile] = lines ? 64 : 0;
+            shape.lines[tile] = static_cast<std::uint8_t>(lines);
+        }
+        _tile_loadconfig(&shape);
+        fence();
+    }
+    ~Tiles() {
+        fence();
+        _tile_release();
+    }
+    Tiles(const Tiles&) = delete;
+    Tiles& operator=(const Tiles&) = delete;
+
+  private:
+    // Compilers do not know which memory a tile is loaded from.
+    static void fence() { asm volatile("" ::: "memory"); }
+    struct alignas(64) {
+        std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        std::uint16_t line_bytes[16] = {};
+        std::uint8_t lines[16] = {};
+    } shape;
+};
+
+inline void multiply_tiles(const bf16*, bool has_more) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (!has_more) return;
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+inline void multiply_tiles(const std::int8_t*, bool has_more) {  // by weights without a sign
+    _tile_dpbsud(0, 4, 6);
+    _tile_dpbsud(1, 4, 7);
+    if (!has_more) return;
+    _tile_dpbsud(2, 5, 6);
+    _tile_dpbsud(3, 5, 7);
+}
+
+// sums[t, :ROWS] += x[t] . block for all tokens, of as many columns as make up whole tiles; returns those. Sums
+// have 4 bytes: floats of bf16, whole numbers of 8 bits.
+template <class Sum, class X>
+i64 add_tiles(Sum* sums, const X* x, const void* block, i64 tokens, i64 columns, i64 stride, i64 x_stride) {
+    constexpr i64 STEP = 64 / sizeof(X), LINE = ROWS * 4, AHEAD_LINES = 64;
+    constexpr i64 SLAB = 16 * STEP;  // columns that stay in the fastest cache while all tokens meet them: 32 KB
+    const i64 whole = HAS_TILES ? columns / STEP * STEP : 0, size = sizeof(X), parties = (tokens + 31) / 32;
+    for (i64 number = 0; number < parties * ((whole + SLAB - 1) / SLAB); ++number) {
+        const i64 begin = number / parties * SLAB, end = begin + SLAB < whole ? begin + SLAB : whole;
+        const i64 t = number % parties * 32;
+        const i64 first = tokens - t < 16 ? tokens - t : 16, rest = tokens - t - first;
+        const i64 second = rest < 16 ? rest : 16;
+        const Tiles tiles(first, second);
+        Sum *to = sums + t * stride, *next = to + 16 * stride;
+        const X *from = x + t * x_stride, *beyond = from + 16 * x_stride;
+        const char* weights = static_cast<const char*>(block) + begin / STEP * 16 * LINE;
+        _tile_loadd(0, to, stride * 4);
+        _tile_loadd(1, to + 16, stride * 4);
+        if (second) {
+            _tile_loadd(2, next, stride * 4);
+            _tile_loadd(3, next + 16, stride * 4);
+        }
+        for (i64 c = begin; c < end; c += STEP, weights += 16 * LINE) {
+            if (t == 0)
+                for (i64 i = 0; i < 16 * LINE; i += 64) __builtin_prefetch(weights + AHEAD_LINES * LINE + i);
+            _tile_loadd(4, from + c, x_stride * size);
+            _tile_loadd(6, weights, LINE);
+            _tile_loadd(7, weights + 64, LINE);
+            if (second) _tile_loadd(5, beyond + c, x_stride * size);
+            multiply_tiles(from, second > 0);
+        }
+        _tile_stored(0, to, stride * 4);
+        _tile_stored(1, to + 16, stride * 4);
+        if (second) {
+            _tile_stored(2, next, stride * 4);
+            _tile_stored(3, next + 16, stride * 4);
+        }
+    }
+    return whole;
+}
+#else
+constexpr bool HAS_TILES = false;
+template <class Sum, class X>
+i64 add_tiles(Sum*, const X*, const void*, i64, i64, i64, i64) {
+    return 0;
+}
+#endif
+
 // ---------------------------------------------------------------- products
 // Of a tile of the weight, the numbers of a column lie together: each number of x meets whole registers,
 // and what a sum adds in which order does not depend on how many tokens there are.
 constexpr i64 SUMS = REGISTERS * 3 / 4 * LANES;  // the other registers hold x and tile
 template <int R>
 constexpr int AT_ONCE = R < SUMS ? SUMS / R : 1;  // tokens
-
-constexpr i64 ROWS = 32;  // of a weight, that lie together
 
 // Columns that lie together: of bf16 two, row by row, so that a word holds both of a row. One operation on
 // a whole register unpacks either; and where the processor multiplies pairs, it takes them as they are.
@@ -623,12 +734,20 @@ inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64
         for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
 }
 
-// A weight [N, K] of floats or bf16: blocks [N / ROWS, K, ROWS], of bf16 [N / ROWS, K / 2, ROWS, 2];
-// `native.pack` makes them.
+// A weight [N, K], as blocks of ROWS rows; `native.Matrix` makes them, and has the same structure.
+//
+//     kind               a block                       besides
+//     FLOAT32            [K, ROWS]
+//     BFLOAT16           [K / 2, ROWS, 2]
+//     INT8               [K / 2, ROWS, 2] or quads     scales: float [N]; x_scale: of all x, or 0
+//     GROUPS_OF_4_BITS   [K / 8, ROWS] words           scales, shifts: f16 [K / group, N]; middle
+//     GROUPS_OF_8_BITS   [K / 2, ROWS, 2]              the same
+enum Kind : i64 { FLOAT32, BFLOAT16, INT8, GROUPS_OF_4_BITS, GROUPS_OF_8_BITS };
 struct Matrix {
-    const void* blocks;
-    const float* bias;
-    i64 rows, columns, is_bf16;
+    const void *blocks, *scales, *shifts;  // null: there are none
+    const float* bias;                     // sums begin with it
+    i64 rows, columns, kind, group, middle;
+    float x_scale;
 };
 // Many tokens go through a tile in narrow strips: each number of the strip then meets more of them
 // in registers. Few go through it once, from its beginning to its end, as memory likes it. And so
@@ -643,14 +762,16 @@ void add_tile(float* sums, const float* x, const float* tile, i64 tokens, i64 co
         add_all_products<STRIP, ROWS>(sums + r, x, tile + r, tokens, columns, stride, x_stride);
 }
 
+// What follows is called for whole blocks. It is not inlined, so that it is compiled once, not for each caller.
+
 // sums[t, :ROWS] += x[t] . block, for all tokens. Floats are used where they lie. Bf16 that many tokens
 // meet is unpacked into a tile, which stays in the fastest caches meanwhile; few unpack it in registers.
-inline void add_block(float* sums, const float* x, const float* block, i64 tokens, i64 columns, i64 stride,
-                      i64 x_stride) {
+[[gnu::noinline]] void add_block(float* sums, const float* x, const float* block, i64 tokens, i64 columns,
+                                 i64 stride, i64 x_stride) {
     add_tile(sums, x, block, tokens, columns, stride, x_stride);
 }
-inline void add_block(float* sums, const float* x, const bf16* block, i64 tokens, i64 columns, i64 stride,
-                      i64 x_stride) {
+[[gnu::noinline]] void add_block(float* sums, const float* x, const bf16* block, i64 tokens, i64 columns,
+                                 i64 stride, i64 x_stride) {
     if (tokens <= 2 * AT_ONCE<ROWS>)
         return add_all_products<ROWS>(sums, x, block, tokens, columns, stride, x_stride);
     constexpr i64 STEP = 256;  // columns; with ROWS rows they are 32 KB
@@ -687,10 +808,13 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
 }
-inline void add_block(float* sums, const bf16* x, const bf16* block, i64 tokens, i64 columns, i64 stride,
-                      i64 x_stride) {
-    in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
-        add_bf16_products<n>(sums + t * stride, x + t * x_stride, block, columns, stride, x_stride);
+// Tiles take all tokens, also one alone: a token's sums are then the same whatever comes with it.
+[[gnu::noinline]] void add_block(float* sums, const bf16* x, const bf16* block, i64 tokens, i64 columns,
+                                 i64 stride, i64 x_stride) {
+    const i64 done = add_tiles(sums, x, block, tokens, columns, stride, x_stride);
+    in_parties<AT_ONCE<ROWS>>(done < columns ? tokens : 0, [&](auto n, i64 t) {
+        add_bf16_products<n>(sums + t * stride, x + t * x_stride + done, block + done * ROWS, columns - done,
+                             stride, x_stride);
     });
 }
 
@@ -718,14 +842,21 @@ Rows<X> rows_of(const T* x, i64 tokens, i64 columns, int threads) {
     return {to, stride};
 }
 
-// out [T, N], block by block of rows: add(sums, stride, row, t, n) adds the products of tokens t .. t + n - 1
-// with ROWS rows from `row` on to sums, which begin with the bias. Sums lie in `out`, if it holds floats.
-template <class Y, class Add>
-void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add) {
+// run(row, t, n) for blocks of rows from `row` on, and for tokens t .. t + n - 1, until all have met.
+template <class Run>
+void by_parts(i64 tokens, i64 rows, int threads, const Run& run) {
     const i64 blocks = rows / ROWS, parties = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
     each(parties * blocks, threads, [&](i64 number) {
-        const i64 t = number / blocks * MOST_TOKENS, row = number % blocks * ROWS;
-        const i64 some = tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS;
+        const i64 t = number / blocks * MOST_TOKENS;
+        run(number % blocks * ROWS, t, tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS);
+    });
+}
+
+// out [T, N], block by block: add(sums, stride, row, t, n) adds the products of a part to sums, which begin
+// with the bias. Sums lie in `out`, if it holds floats.
+template <class Y, class Add>
+void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add) {
+    by_parts(tokens, rows, threads, [&](i64 row, i64 t, i64 some) {
         Y* to = out + t * rows + row;
         if constexpr (std::is_same_v<Y, float>) {
             start_sums(to, bias ? bias + row : nullptr, some, ROWS, rows);
@@ -752,12 +883,440 @@ void product_of(Y* out, const X* rows, const Matrix& m, i64 tokens, int threads)
     });
 }
 
+// ---------------------------------------------------------------- products of whole numbers
+// A weight of 8 or 4 bits meets x as whole numbers, too: then one instruction multiplies two or four columns of
+// a row and adds the products, and nothing of the weight becomes a float. How fine x is rounded differs:
+//
+//     kind INT8        weight * scale of its row        x to 8 bits a token, as W8A8 says
+//     kinds GROUPS_*   (weight - middle) * scale + shift of its group of columns
+//                                                       x to 16 bits a group, which is finer than bf16
+typedef std::int32_t ints __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+// x [T, K] as whole numbers: x = number * scale. Each token has K / group scales, and as many sums of numbers.
+template <class X>
+struct Whole {
+    const X* x;
+    i64 stride, groups;
+    const float* scale;
+    const std::int32_t* sum;
+};
+
+// Rounds half to even, at most `most` from 0. With a `fixed` scale, which is not 0, numbers may be too large:
+// they become the largest. One that is not finite makes its scale NaN, and so all that the token becomes.
+template <class X, class T>
+void round_group(X* to, float& scale, std::int32_t& sum, const T* x, i64 size, float fixed, float most) {
+    constexpr float LEAST = 1e-10f / 127.0f;  // the scale of zeros: nothing to divide by
+    constexpr float INFINITE = std::numeric_limits<float>::infinity();
+    float largest = 0;
+    std::int32_t bad = 0;
+#pragma omp simd reduction(max : largest) reduction(| : bad)
+    for (i64 i = 0; i < size; ++i) {
+        const float magnitude = std::fabs(get(x[i]));
+        largest = magnitude > largest ? magnitude : largest;
+        bad |= !(magnitude < INFINITE);
+    }
+    scale = largest / most;
+    scale = fixed != 0 ? fixed : bad ? std::numeric_limits<float>::quiet_NaN() : scale < LEAST ? LEAST : scale;
+    std::int32_t total = 0;
+#pragma omp simd reduction(+ : total)
+    for (i64 i = 0; i < size; ++i) {
+        float number = std::nearbyint(get(x[i]) / scale);
+        number = number > most ? most : number < -most - 1 ? -most - 1 : number;
+        to[i] = static_cast<X>(static_cast<std::int32_t>(number));
+        total += to[i];
+    }
+    sum = total;
+}
+
+// Each has `padded` columns, of which those behind K are 0. The next call on this thread overwrites them.
+template <class X, class T>
+Whole<X> whole_numbers(const T* x, i64 tokens, i64 columns, i64 padded, i64 group, float fixed, float most,
+                       int threads) {
+    static thread_local std::vector<X> room;  // kept: a call is too short to ask for memory
+    static thread_local std::vector<float> scales;
+    static thread_local std::vector<std::int32_t> sums;
+    const i64 groups = columns / group, stride = padded + 64 / static_cast<i64>(sizeof(X));  // see Rows
+    const auto needed = static_cast<std::size_t>(tokens * stride);
+    const auto parts = static_cast<std::size_t>(tokens * groups);
+    if (room.size() < needed) room.resize(needed);
+    if (scales.size() < parts) scales.resize(parts), sums.resize(parts);
+    X* to = room.data();
+    float* scale = scales.data();
+    std::int32_t* sum = sums.data();
+    each(tokens, worth(tokens * columns, threads), [&](i64 t) {
+        for (i64 g = 0; g < groups; ++g)
+            round_group(to + t * stride + g * group, scale[t * groups + g], sum[t * groups + g],
+                        x + t * columns + g * group, group, fixed, most);
+        for (i64 c = columns; c < padded; ++c) to[t * stride + c] = 0;
+    });
+    return {to, stride, groups, scale, sum};
+}
+
+// sums + the products of two columns of 16 bits in each word.
+inline ints add_pairs(ints sums, ints a, ints b) {
+#if WIDTH == 16 && defined(__AVX512VNNI__)
+    return reinterpret_cast<ints>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums),
+                                                      reinterpret_cast<__m512i>(a),
+                                                      reinterpret_cast<__m512i>(b)));
+#elif WIDTH == 16 && defined(__AVX512BW__)
+    return sums + reinterpret_cast<ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a),
+                                                           reinterpret_cast<__m512i>(b)));
+#elif WIDTH == 8 && defined(__AVX2__)
+    return sums + reinterpret_cast<ints>(_mm256_madd_epi16(reinterpret_cast<__m256i>(a),
+                                                           reinterpret_cast<__m256i>(b)));
+#else
+    return sums + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// sums + the products of four columns of 8 bits in each word, where one instruction has them. Weights are kept
+// with ZERO added to them: the instruction of x86 takes one factor without a sign.
+#if (WIDTH == 16 && defined(__AVX512VNNI__)) || (WIDTH == 8 && defined(__AVX512VNNI__) && defined(__AVX512VL__))
+constexpr bool HAS_QUADS = true;
+constexpr std::int32_t ZERO = 128;
+inline ints add_quads(ints sums, ints weights, ints x) {
+#if WIDTH == 16
+    return reinterpret_cast<ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums),
+                                                      reinterpret_cast<__m512i>(weights),
+                                                      reinterpret_cast<__m512i>(x)));
+#else
+    return reinterpret_cast<ints>(_mm256_dpbusd_epi32(reinterpret_cast<__m256i>(sums),
+                                                      reinterpret_cast<__m256i>(weights),
+                                                      reinterpret_cast<__m256i>(x)));
+#endif
+}
+#elif WIDTH == 8 && defined(__AVXVNNI__)
+constexpr bool HAS_QUADS = true;
+constexpr std::int32_t ZERO = 128;
+inline ints add_quads(ints sums, ints weights, ints x) {
+    return reinterpret_cast<ints>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sums),
+                                                          reinterpret_cast<__m256i>(weights),
+                                                          reinterpret_cast<__m256i>(x)));
+}
+#elif WIDTH == 4 && defined(__ARM_FEATURE_DOTPROD)
+constexpr bool HAS_QUADS = true;
+constexpr std::int32_t ZERO = 0;
+inline ints add_quads(ints sums, ints weights, ints x) {
+    return reinterpret_cast<ints>(vdotq_s32(reinterpret_cast<int32x4_t>(sums),
+                                            reinterpret_cast<int8x16_t>(weights),
+                                            reinterpret_cast<int8x16_t>(x)));
+}
+#else
+constexpr bool HAS_QUADS = false;
+constexpr std::int32_t ZERO = 0;
+inline ints add_quads(ints sums, ints, ints) { return sums; }
+#endif
+
+// The words of LANES rows for columns c .. of a block; `part` counts such parts of it. Of quads a word has four
+// columns, else two of 16 bits each.
+inline ints words_at(const std::int8_t* block, i64 c, int part) {  // pairs [K / 2, ROWS, 2]
+    const std::int8_t* p = block + c * ROWS + part * 2 * LANES;
+#if WIDTH == 16 && defined(__AVX512BW__)
+    const auto numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return reinterpret_cast<ints>(_mm512_cvtepi8_epi16(numbers));
+#elif WIDTH == 8 && defined(__AVX2__)
+    const auto numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return reinterpret_cast<ints>(_mm256_cvtepi8_epi16(numbers));
+#else
+    typedef std::int8_t small __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+    typedef std::int16_t shorts __attribute__((vector_size(LANES * 4)));
+    return reinterpret_cast<ints>(__builtin_convertvector(*reinterpret_cast<const small*>(p), shorts));
+#endif
+}
+inline ints words_at(const std::uint32_t* block, i64 c, int part) {  // of 4 bits: [K / 8, ROWS] words of eight
+    const ints eight = *reinterpret_cast<const ints*>(block + c / 8 * ROWS + part * LANES);
+    return eight >> static_cast<int>(c % 8 * 2) & 0x000f000f;
+}
+inline ints words_at(const std::int16_t* block, i64 c, int part) {  // unpacked: pairs [K / 2, ROWS, 2]
+    return *reinterpret_cast<const ints*>(block + c * ROWS + part * 2 * LANES);
+}
+struct Quads {  // [K / 4, ROWS, 4]
+    std::int8_t bits;
+};
+inline ints words_at(const Quads* block, i64 c, int part) {
+    return *reinterpret_cast<const ints*>(block + c * ROWS + part * 4 * LANES);
+}
+
+// sums[t, r] += x[t] . block[r], for N tokens whose sums fill the registers, and whole words of columns. A few
+// tokens have so few sums that each would wait for the one before it: theirs are added in WAYS parts.
+template <int N, class X, class W>
+inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block, i64 columns, i64 x_stride) {
+    constexpr int PARTS = ROWS / LANES, WAYS = N < 4 ? 4 : 1, WORD = 4 / sizeof(X);
+    constexpr bool ARE_QUADS = sizeof(X) == 1;
+    ints all[N][PARTS][WAYS] = {};
+    const auto add = [&](i64 c, int way) {
+        ints weights[PARTS];
+        for (int p = 0; p < PARTS; ++p) weights[p] = words_at(block, c, p);
+        for (int t = 0; t < N; ++t) {
+            std::int32_t word;
+            std::memcpy(&word, x + t * x_stride + c, sizeof word);
+            for (int p = 0; p < PARTS; ++p) {
+                ints& sum = all[t][p][way];
+                const ints own = word + ints{};
+                sum = ARE_QUADS ? add_quads(sum, weights[p], own) : add_pairs(sum, weights[p], own);
+            }
+        }
+    };
+    i64 c = 0;
+    for (; c + 4 * WORD <= columns; c += 4 * WORD)
+        for (int i = 0; i < 4; ++i) add(c + i * WORD, i % WAYS);
+    for (; c < columns; c += WORD) add(c, 0);
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p)
+            for (int way = 0; way < WAYS; ++way) sums[t][p] += all[t][p][way];
+}
+
+// ---------------------------------------------------------------- weights of 8 bits, x of 8 bits
+// Every sum is exact: it has 32 bits, and x and weight 8. What ZERO adds leaves again with the sum of x.
+using Number8 = std::conditional_t<HAS_QUADS, std::int8_t, std::int16_t>;  // of x
+using Block8 = std::conditional_t<HAS_QUADS, Quads, std::int8_t>;
+constexpr i64 WORD8 = HAS_QUADS ? 4 : 2;  // columns of a word: a block has whole words
+constexpr i64 LEAST_TILE = 5;             // tokens from which a tile is faster than they are one by one
+
+// sums[t, r] = x[t] . block[r], of whole numbers.
+[[gnu::noinline]] void add_int8(std::int32_t* sums, const Number8* x, const Block8* block, i64 tokens,
+                                i64 columns, i64 x_stride) {
+    std::memset(sums, 0, static_cast<std::size_t>(tokens * ROWS) * sizeof *sums);
+    i64 done = 0;
+    if constexpr (HAS_QUADS)
+        if (tokens >= LEAST_TILE) done = add_tiles(sums, x, block, tokens, columns, ROWS, x_stride);
+    in_parties<AT_ONCE<ROWS>>(done < columns ? tokens : 0, [&](auto n, i64 t) {
+        auto& to = *reinterpret_cast<ints(*)[n][ROWS / LANES]>(sums + t * ROWS);
+        add_whole<n>(to, x + t * x_stride + done, block + done * ROWS, columns - done, x_stride);
+    });
+}
+
+template <class T>
+void int8_product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {
+    const i64 padded = (m.columns + WORD8 - 1) / WORD8 * WORD8;
+    const auto whole = whole_numbers<Number8>(x, tokens, m.columns, padded, m.columns, m.x_scale, 127, threads);
+    const float* scales = static_cast<const float*>(m.scales);
+    by_parts(tokens, m.rows, threads, [&](i64 row, i64 first, i64 some) {
+        alignas(64) std::int32_t sums[MOST_TOKENS * ROWS];
+        const auto* block = static_cast<const Block8*>(m.blocks) + row * padded;
+        add_int8(sums, whole.x + first * whole.stride, block, some, padded, whole.stride);
+        for (i64 t = 0; t < some; ++t) {
+            const std::int32_t excess = ZERO * whole.sum[first + t];
+            const float scale = whole.scale[first + t];
+            T* to = out + (first + t) * m.rows + row;
+#pragma omp simd
+            for (i64 r = 0; r < ROWS; ++r) {
+                const auto exact = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[t * ROWS + r]) -
+                                                             static_cast<std::uint32_t>(excess));
+                const float bias = m.bias ? m.bias[row + r] : 0.0f;
+                put(to[r], static_cast<float>(exact) * scales[row + r] * scale + bias);
+            }
+        }
+    });
+}
+
+// ---------------------------------------------------------------- weights in groups, x of 16 bits
+// Of f16, which GGUF files and most checkpoints scale groups with.
+struct f16 {
+    std::uint16_t bits;
+};
+inline floats load(const f16* p) {
+#if WIDTH == 16 && defined(__AVX512F__)
+    return reinterpret_cast<floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif WIDTH == 8 && defined(__F16C__)
+    return reinterpret_cast<floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+    const words bits = __builtin_convertvector(*reinterpret_cast<const halves*>(p), words);
+    const floats magnitude = as_floats((bits & 0x7fffu) << 13) * 0x1p112f;  // another bias of exponents
+    words whole;
+    std::memcpy(&whole, &magnitude, sizeof whole);
+    return as_floats(whole | (bits & 0x8000u) << 16);
+#endif
+}
+
+// What LANES rows of a group stand for, of a product `dot` of numbers and the `sum` of x, both times the scale
+// of x: dot * scale + sum * low, where low = shift - middle * scale.
+struct Scaling {
+    floats scale, low;
+    Scaling(const Matrix& m, i64 group, i64 row) {
+        const i64 at = group * m.rows + row;
+        scale = load(static_cast<const f16*>(m.scales) + at);
+        low = static_cast<float>(-m.middle) * scale;
+        if (m.shifts) low += load(static_cast<const f16*>(m.shifts) + at);
+    }
+    void add(float* to, floats dot, float sum) const {
+        *reinterpret_cast<floats*>(to) = load(to) + dot * scale + sum * low;
+    }
+};
+
+constexpr i64 MOST_GROUP = 256;  // columns, see `native.Matrix`
+
+// The columns of group g: of 4 bits eight share a word, of 8 bits each has a byte.
+inline const std::uint32_t* group_at(const std::uint32_t* block, const Matrix& m, i64 g) {
+    return block + g * m.group / 8 * ROWS;
+}
+inline const std::int8_t* group_at(const std::int8_t* block, const Matrix& m, i64 g) {
+    return block + g * m.group * ROWS;
+}
+
+template <int N, class W>
+void add_group(float* to, i64 stride, const Whole<std::int16_t>& x, const W* columns, const Matrix& m, i64 g,
+               i64 row, i64 token) {
+    ints sums[N][ROWS / LANES] = {};
+    add_whole<N>(sums, x.x + token * x.stride + g * m.group, columns, m.group, x.stride);
+    for (int p = 0; p < ROWS / LANES; ++p) {
+        const Scaling scaling(m, g, row + p * LANES);
+        for (int t = 0; t < N; ++t) {
+            const i64 at = (token + t) * x.groups + g;
+            scaling.add(to + t * stride + p * LANES, __builtin_convertvector(sums[t][p], floats) * x.scale[at],
+                        static_cast<float>(x.sum[at]) * x.scale[at]);
+        }
+    }
+}
+
+// Few tokens take a group's columns out of their words as they go; for more that is done once.
+template <class W>
+[[gnu::noinline]] void add_groups(float* sums, i64 stride, const Whole<std::int16_t>& x, const W* block,
+                                  const Matrix& m, i64 row, i64 first, i64 some) {
+    alignas(64) std::int16_t tile[MOST_GROUP * ROWS];
+    for (i64 g = 0; g < x.groups; ++g) {
+        const W* columns = group_at(block, m, g);
+        if (some > AT_ONCE<ROWS>)
+            for (i64 c = 0; c < m.group; c += 2)
+                for (int p = 0; p < ROWS / LANES; ++p) {
+                    const ints two = words_at(columns, c, p);
+                    std::memcpy(tile + c * ROWS + p * 2 * LANES, &two, sizeof two);
+                }
+        in_parties<AT_ONCE<ROWS>>(some, [&](auto n, i64 t) {
+            if (some > AT_ONCE<ROWS>)
+                add_group<n>(sums + t * stride, stride, x, tile, m, g, row, first + t);
+            else
+                add_group<n>(sums + t * stride, stride, x, columns, m, g, row, first + t);
+        });
+    }
+}
+
+// Pairs of bf16 from pairs of whole numbers, of which bf16 holds all up to 256. Those of 4 bits are looked up.
+inline words bf16_pairs(ints two, const std::int8_t*) {
+    const auto bits_of = [](ints numbers) {
+        const floats values = __builtin_convertvector(numbers, floats);
+        words bits;
+        std::memcpy(&bits, &values, sizeof bits);
+        return bits;
+    };
+    return bits_of(two << 16 >> 16) >> 16 | bits_of(two >> 16);
+}
+inline words bf16_pairs(ints two, const std::uint32_t*) {
+#if WIDTH == 16 && defined(__AVX512BW__)
+    alignas(64) static constexpr std::uint16_t NUMBERS[32] = {
+        0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+        0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+    return reinterpret_cast<words>(
+        _mm512_permutexvar_epi16(reinterpret_cast<__m512i>(two), _mm512_load_si512(NUMBERS)));
+#else
+    return bf16_pairs(two, static_cast<const std::int8_t*>(nullptr));
+#endif
+}
+
+// The same for more tokens than fill the registers, where tiles of bf16 are faster.
+template <class W>
+[[gnu::noinline]] void add_groups_in_tiles(float* sums, i64 stride, Rows<bf16> x, const float* x_sum,
+                                          const W* block, const Matrix& m, i64 row, i64 some) {
+    alignas(64) bf16 tile[MOST_GROUP * ROWS];
+    alignas(64) float dots[MOST_TOKENS * ROWS];
+    const i64 groups = m.columns / m.group;
+    for (i64 g = 0; g < groups; ++g) {
+        const W* columns = group_at(block, m, g);
+        for (i64 c = 0; c < m.group; c += 2)
+            for (int p = 0; p < ROWS / LANES; ++p) {
+                const words two = bf16_pairs(words_at(columns, c, p), columns);
+                std::memcpy(tile + c * ROWS + p * 2 * LANES, &two, sizeof two);
+            }
+        start_sums(dots, nullptr, some, ROWS, ROWS);
+        add_block(dots, x.x + g * m.group, tile, some, m.group, ROWS, x.stride);
+        for (int p = 0; p < ROWS / LANES; ++p) {
+            const Scaling scaling(m, g, row + p * LANES);
+            for (i64 t = 0; t < some; ++t)
+                scaling.add(sums + t * stride + p * LANES, load(dots + t * ROWS + p * LANES),
+                            x_sum[t * groups + g]);
+        }
+    }
+}
+
+// For so many tokens scaling their sums group by group takes longer than their products. They meet the weight in
+// bf16, as the model would have it that is not quantised: each number is rounded once more, to 8 bits of its own.
+constexpr i64 MANY_IN_TILES = 32;
+
+inline words rounded_bits(floats values) {  // to bf16, ties to even; of finite numbers
+    words bits;
+    std::memcpy(&bits, &values, sizeof bits);
+    return bits + 0x7fffu + ((bits >> 16) & 1u);
+}
+
+template <class W>
+[[gnu::noinline]] void add_unpacked(float* sums, i64 stride, Rows<bf16> x, const W* block, const Matrix& m,
+                                    i64 row, i64 some) {
+    static thread_local std::vector<bf16> room;  // kept: a call is too short to ask for memory
+    const auto needed = static_cast<std::size_t>(m.columns * ROWS);
+    if (room.size() < needed) room.resize(needed);
+    for (i64 g = 0; g < m.columns / m.group; ++g)
+        for (int p = 0; p < ROWS / LANES; ++p) {
+            const Scaling scaling(m, g, row + p * LANES);
+            const auto weight = [&](ints numbers) {
+                return rounded_bits(__builtin_convertvector(numbers, floats) * scaling.scale + scaling.low);
+            };
+            bf16* to = room.data() + g * m.group * ROWS + p * 2 * LANES;
+            for (i64 c = 0; c < m.group; c += 2) {
+                const ints two = words_at(group_at(block, m, g), c, p);
+                const words both = weight(two << 16 >> 16) >> 16 | (weight(two >> 16) & 0xffff0000u);
+                std::memcpy(to + c * ROWS, &both, sizeof both);
+            }
+        }
+    add_block(sums, x.x, room.data(), some, m.columns, stride, x.stride);
+}
+
+// [T, G]: what the columns of each group add up to.
+template <class X>
+std::vector<float> sums_of_groups(Rows<X> x, i64 tokens, i64 groups, i64 group) {
+    std::vector<float> sums(static_cast<std::size_t>(tokens * groups));
+    for (i64 i = 0; i < tokens * groups; ++i) {
+        const X* from = x.x + i / groups * x.stride + i % groups * group;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 c = 0; c < group; ++c) sum += get(from[c]);
+        sums[static_cast<std::size_t>(i)] = sum;
+    }
+    return sums;
+}
+
+template <class W, class T>
+void group_product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {
+    const auto block_at = [&](i64 row) {
+        return static_cast<const W*>(m.blocks) + row * m.columns / (std::is_same_v<W, std::uint32_t> ? 8 : 1);
+    };
+    if (HAS_TILES && tokens > AT_ONCE<ROWS>) {
+        const auto own = rows_of<bf16>(x, tokens, m.columns, threads);
+        const i64 groups = m.columns / m.group;
+        const bool are_many = tokens > MANY_IN_TILES;
+        const auto x_sums = sums_of_groups(own, are_many ? 0 : tokens, groups, m.group);
+        const auto add = [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+            const Rows<bf16> part{own.x + t * own.stride, own.stride};
+            if (are_many) return add_unpacked(sums, stride, part, block_at(row), m, row, some);
+            add_groups_in_tiles(sums, stride, part, x_sums.data() + t * groups, block_at(row), m, row, some);
+        };
+        return by_blocks(out, m.bias, tokens, m.rows, threads, add);
+    }
+    const auto own = whole_numbers<std::int16_t>(x, tokens, m.columns, m.columns, m.group, 0, 32767, threads);
+    by_blocks(out, m.bias, tokens, m.rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+        add_groups(sums, stride, own, block_at(row), m, row, t, some);
+    });
+}
+
+// ---------------------------------------------------------------- a product with any weight
 template <class T>
 void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {  // [T, K] -> [T, N]
-    if (m.is_bf16)
-        product_of<bf16>(out, x, m, tokens, threads);
-    else
-        product_of<float>(out, x, m, tokens, threads);
+    switch (m.kind) {
+        case FLOAT32: return product_of<float>(out, x, m, tokens, threads);
+        case BFLOAT16: return product_of<bf16>(out, x, m, tokens, threads);
+        case INT8: return int8_product(out, x, m, tokens, threads);
+        case GROUPS_OF_4_BITS: return group_product<std::uint32_t>(out, x, m, tokens, threads);
+        case GROUPS_OF_8_BITS: return group_product<std::int8_t>(out, x, m, tokens, threads);
+    }
 }
 
 // ---------------------------------------------------------------- adapters
@@ -975,14 +1534,15 @@ void prompt_attention(const Prompt<T>& prompt, const C* keys, const C* values, i
 }
 
 // Attention of all tokens of a step. A run of more than MANY_QUERIES of one request is a prompt; others go
-// one by one, and query heads that share a key head four at a time, if there are as many. Returns a token
-// that has a page outside the cache, or -1.
+// one by one, and query heads that share a key head four, three or two at a time: each time keys and values are
+// read. Returns a token that has a page outside the cache, or -1.
 template <class T, class C>
 i64 attention(T* out, const T* query, const C* keys, const C* values, const std::int32_t* table,
               const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads, i64 group,
               i64 size, i64 num_blocks, i64 block_size, i64 table_stride, i64 query_stride, i64 window,
               float scale, int threads) {
     const auto one_by_one = group % 4 == 0   ? paged_attention<4, T, C>
+                            : group % 3 == 0 ? paged_attention<3, T, C>
                             : group % 2 == 0 ? paged_attention<2, T, C>
                                              : paged_attention<1, T, C>;
     const auto run_from = [&](i64 first) {  // the token behind those that follow one another
@@ -1011,317 +1571,6 @@ i64 attention(T* out, const T* query, const C* keys, const C* values, const std:
         last = behind;
     }
     return -1;
-}
-
-// Calls run(sums), and rounds the sums to `out`: PyTorch would take as long for that as a small product does.
-template <class T, class Run>
-void in_floats(T* out, i64 size, const Run& run) {
-    if constexpr (std::is_same_v<T, float>) return run(out);
-    std::vector<float> sums(static_cast<std::size_t>(size));
-    run(sums.data());
-#pragma omp simd
-    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
-}
-
-// ---------------------------------------------------------------- products with weights of 4 bits
-//     packed           blocks of R rows; a column of a block has R / 2 bytes, and byte i holds
-//                      row i below and row i + R / 2 above
-//     scales [G, N, 2] of each group of columns and each row: (stored - 8) * scale + shift
-typedef std::int32_t ints __attribute__((vector_size(LANES * 4)));
-
-// LANES numbers, each widened into a word. By name where compilers would take it in several steps.
-inline ints widened(const std::uint8_t* p) {
-#if WIDTH == 16 && defined(__AVX512F__)
-    const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return reinterpret_cast<ints>(_mm512_cvtepu8_epi32(stored));
-#elif WIDTH == 8 && defined(__AVX2__)
-    const auto stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-    return reinterpret_cast<ints>(_mm256_cvtepu8_epi32(stored));
-#else
-    typedef std::uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-    return __builtin_convertvector(*reinterpret_cast<const bytes*>(p), ints);
-#endif
-}
-
-// What is stored in LANES bytes: of the rows below, and of those above.
-inline void unpack_bytes(const std::uint8_t* packed, floats& low, floats& high) {
-    const ints both = widened(packed);
-    low = __builtin_convertvector(both & 15, floats);
-    high = __builtin_convertvector(both >> 4, floats);
-}
-
-// How LANES rows of a group scale what is stored: (stored - 8) * scale + shift.
-inline void scale_of(const bf16* scales, floats& scale, floats& shift) {
-    const words both = *reinterpret_cast<const pairs*>(scales);
-    scale = as_floats(both << 16), shift = as_floats(both & 0xffff0000u);
-}
-
-// Few tokens multiply the low numbers as they are stored, and whole bytes, low + 16 * high, instead of the
-// high ones: that spares taking them out, for their sum is (bytes - low) / 16. A group's sums are scaled at
-// its end; the shift, which is the same for all of its columns, meets the sum of x: x_sum [T, G]. A lone
-// token has so few sums that each would wait for itself: its even and odd columns are added apart.
-template <int R, int N>
-void add_int4_products(float* out, const float* x, const float* x_sum, const std::uint8_t* packed,
-                       const bf16* scales, i64 rows, i64 columns, i64 group, i64 x_stride) {
-    constexpr int HALF = R / 2 / LANES, WAYS = N == 1 ? 2 : 1;
-    for (i64 g = 0; g < columns / group; ++g, x += group, packed += group * R / 2) {
-        floats low[N * WAYS][HALF] = {}, bytes[N * WAYS][HALF] = {};
-        for (i64 c = 0; c < group; c += WAYS)
-            for (int way = 0; way < WAYS; ++way)
-                for (int p = 0; p < HALF; ++p) {
-                    const ints both = widened(packed + (c + way) * R / 2 + p * LANES);
-                    const floats stored = __builtin_convertvector(both & 15, floats);
-                    const floats byte = __builtin_convertvector(both, floats);
-                    for (int t = 0; t < N; ++t) {
-                        low[t + way][p] += x[t * x_stride + c + way] * stored;
-                        bytes[t + way][p] += x[t * x_stride + c + way] * byte;
-                    }
-                }
-        for (int way = 1; way < WAYS; ++way)
-            for (int p = 0; p < HALF; ++p) low[0][p] += low[way][p], bytes[0][p] += bytes[way][p];
-        for (int p = 0; p < 2 * HALF; ++p) {
-            floats scale, shift;
-            scale_of(scales + 2 * (g * rows + p * LANES), scale, shift);
-            shift -= 8 * scale;
-            for (int t = 0; t < N; ++t) {
-                const floats sum = p < HALF ? low[t][p] : (bytes[t][p - HALF] - low[t][p - HALF]) * 0.0625f;
-                floats& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
-                to += sum * scale + x_sum[t * (columns / group) + g] * shift;
-            }
-        }
-    }
-}
-
-// [T, G]: what the columns of each group add up to.
-template <class X>
-std::vector<float> sums_of_groups(Rows<X> x, i64 tokens, i64 groups, i64 group) {
-    std::vector<float> sums;
-    for (i64 i = 0; i < tokens * groups; ++i) {
-        const X* from = x.x + i / groups * x.stride + i % groups * group;
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (i64 c = 0; c < group; ++c) sum += get(from[c]);
-        sums.push_back(sum);
-    }
-    return sums;
-}
-
-// For many tokens a tile of the weight is unpacked into floats, which stay in the fastest cache while
-// all tokens are multiplied by them. So a batch pays for unpacking once.
-constexpr i64 TILE = 64;  // columns; with 64 rows they are 16 KB
-
-// tile[c, r]: the numbers of some columns of one group.
-template <int R>
-inline void unpack_tile(float* tile, const std::uint8_t* packed, const bf16* scales, i64 columns) {
-    for (int low = 0, high = R / 2; low < R / 2; low += LANES, high += LANES) {
-        floats scale[2], shift[2], stored[2];
-        scale_of(scales + 2 * low, scale[0], shift[0]);
-        scale_of(scales + 2 * high, scale[1], shift[1]);
-        for (int i = 0; i < 2; ++i) shift[i] -= 8 * scale[i];
-        for (i64 c = 0; c < columns; ++c) {
-            unpack_bytes(packed + c * R / 2 + low, stored[0], stored[1]);
-            *reinterpret_cast<floats*>(tile + c * R + low) = stored[0] * scale[0] + shift[0];
-            *reinterpret_cast<floats*>(tile + c * R + high) = stored[1] * scale[1] + shift[1];
-        }
-    }
-}
-
-// out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of R, and K one of `group`.
-template <int R>
-void int4_product(float* out, Rows<float> x, const std::uint8_t* packed, const bf16* scales, i64 tokens,
-                  i64 rows, i64 columns, i64 group, int threads) {
-    const i64 step = group < TILE ? group : TILE, groups = columns / group;
-    const bool are_few = tokens <= 2 * AT_ONCE<R>;
-    const std::vector<float> x_sum = sums_of_groups(x, are_few ? tokens : 0, groups, group);
-    each(rows / R, threads, [&](i64 number) {
-        const i64 row = number * R;
-        const std::uint8_t* block = packed + row * columns / 2;
-        start_sums(out + row, nullptr, tokens, R, rows);
-        if (are_few) {
-            in_parties<AT_ONCE<R>>(tokens, [&](auto n, i64 t) {
-                add_int4_products<R, n>(out + t * rows + row, x.x + t * x.stride, x_sum.data() + t * groups,
-                                        block, scales + 2 * row, rows, columns, group, x.stride);
-            });
-            return;
-        }
-        alignas(64) float tile[TILE * R];
-        for (i64 c = 0; c < columns; c += step) {
-            unpack_tile<R>(tile, block + c * R / 2, scales + 2 * (c / group * rows + row), step);
-            add_all_products<R>(out + row, x.x + c, tile, tokens, step, rows, x.stride);
-        }
-    });
-}
-
-// Where the processor multiplies pairs of bf16, numbers of 4 bits become such pairs in two operations a
-// register: what is stored less 8 is a bf16 without any rounding. `packed` is then [N / ROWS, K / 8, ROWS]
-// words of eight columns: the even ones in the lower half, 4 bits each, the odd ones in the upper half.
-inline words stored_pairs(words eight, int i) {  // columns 2 i and 2 i + 1 of each row
-    const words two = eight >> (4 * i);
-#if WIDTH == 16 && defined(__AVX512BF16__)
-    alignas(64) static constexpr std::uint16_t LESS_8[32] = {  // -8 .. 7, twice: 5 bits are looked up
-        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040,
-        0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
-        0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
-    return reinterpret_cast<words>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(two),
-                                                            _mm512_load_si512(LESS_8)));
-#else
-    const auto less_8 = [](words stored) {
-        const floats values = __builtin_convertvector(stored & 15, floats) - 8;
-        words bits;
-        std::memcpy(&bits, &values, sizeof bits);
-        return bits;
-    };
-    return less_8(two) >> 16 | less_8(two >> 16);
-#endif
-}
-
-// out += what the sums of LANES rows of a group, less 8, stand for.
-inline void add_scaled(float* out, floats sum, const bf16* scales, float x_sum) {
-    floats scale, shift;
-    scale_of(scales, scale, shift);
-    *reinterpret_cast<floats*>(out) = load(out) + sum * scale + x_sum * shift;
-}
-
-// out[t, r] += x[t] . block[r], for N tokens. So few that the processor would wait for its own sums add the
-// four pairs of a word apart.
-template <int N>
-void add_int4_pairs(float* out, const bf16* x, const float* x_sum, const std::uint32_t* block,
-                    const bf16* scales, i64 rows, i64 columns, i64 group, i64 out_stride, i64 x_stride) {
-    constexpr int PARTS = ROWS / LANES, WAYS = N < 4 ? 4 : 1;
-    const i64 groups = columns / group;
-    for (i64 g = 0; g < groups; ++g) {
-        floats sums[N][PARTS][WAYS] = {};
-        for (i64 c = g * group; c < (g + 1) * group; c += 8) {
-            words eight[PARTS];
-            std::memcpy(eight, block + c / 8 * ROWS, sizeof eight);
-            for (int i = 0; i < 4; ++i) {
-                words weights[PARTS];
-                for (int p = 0; p < PARTS; ++p)
-                    weights[p] = stored_pairs(eight[p], i);
-                for (int t = 0; t < N; ++t) {
-                    std::uint32_t pair;
-                    std::memcpy(&pair, x + t * x_stride + c + 2 * i, sizeof pair);
-                    for (int p = 0; p < PARTS; ++p)
-                        sums[t][p][i % WAYS] = add_pairs(sums[t][p][i % WAYS], pair + words{}, weights[p]);
-                }
-            }
-        }
-        for (int t = 0; t < N; ++t)
-            for (int p = 0; p < PARTS; ++p) {
-                floats sum = sums[t][p][0];
-                for (int way = 1; way < WAYS; ++way) sum += sums[t][p][way];
-                add_scaled(out + t * out_stride + p * LANES, sum, scales + 2 * (g * rows + p * LANES),
-                           x_sum[t * groups + g]);
-            }
-    }
-}
-
-// The same for many tokens, which pay for unpacking a group's columns once.
-inline void add_int4_pairs_of_many(float* out, const bf16* x, const float* x_sum, const std::uint32_t* block,
-                                   const bf16* scales, i64 tokens, i64 rows, i64 columns, i64 group,
-                                   i64 out_stride, i64 x_stride) {
-    constexpr i64 MOST_COLUMNS = 256;
-    alignas(64) bf16 tile[MOST_COLUMNS * ROWS];
-    float sums[MOST_TOKENS * ROWS];
-    for (i64 g = 0; g < columns / group; ++g) {
-        for (i64 c = 0; c < group; c += 2)
-            for (i64 r = 0; r < ROWS; r += LANES) {
-                const auto* eight = reinterpret_cast<const pairs*>(block + (g * group + c) / 8 * ROWS + r);
-                const words two = stored_pairs(*eight, static_cast<int>(c % 8 / 2));
-                std::memcpy(tile + c * ROWS + r * 2, &two, sizeof two);
-            }
-        start_sums(sums, nullptr, tokens, ROWS, ROWS);
-        add_block(sums, x + g * group, tile, tokens, group, ROWS, x_stride);
-        for (i64 t = 0; t < tokens; ++t)
-            for (i64 r = 0; r < ROWS; r += LANES)
-                add_scaled(out + t * out_stride + r, load(sums + t * ROWS + r), scales + 2 * (g * rows + r),
-                           x_sum[t * (columns / group) + g]);
-    }
-}
-
-// out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K one of `group`, which is one
-// of 8 and at most 256.
-template <class Y>
-void int4_pairs_product(Y* out, Rows<bf16> x, const std::uint32_t* packed, const bf16* scales, i64 tokens,
-                        i64 rows, i64 columns, i64 group, int threads) {
-    const i64 groups = columns / group;
-    const std::vector<float> x_sum = sums_of_groups(x, tokens, groups, group);
-    by_blocks(out, nullptr, tokens, rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
-        const std::uint32_t* block = packed + row * columns / 8;
-        if (some > 2 * AT_ONCE<ROWS>)
-            return add_int4_pairs_of_many(sums, x.x + t * x.stride, x_sum.data() + t * groups, block,
-                                          scales + 2 * row, some, rows, columns, group, stride, x.stride);
-        in_parties<AT_ONCE<ROWS>>(some, [&](auto n, i64 i) {
-            add_int4_pairs<n>(sums + i * stride, x.x + (t + i) * x.stride, x_sum.data() + (t + i) * groups,
-                              block, scales + 2 * row, rows, columns, group, stride, x.stride);
-        });
-    });
-}
-
-// ---------------------------------------------------------------- products of numbers of 8 bits
-// Whole numbers: every sum is exact. Two neighbours of 16 bits share a word, of a row and of x, and one
-// instruction multiplies both and adds the products.
-//
-//     packed  blocks [N / ROWS, K / 2, ROWS, 2] of 8 bits; `native.pack_pairs` makes them
-//     x       [T, K] of 16 bits, which hold no more than 8
-inline ints pair_products(ints a, ints b) {
-#if WIDTH == 16 && defined(__AVX512BW__)
-    const auto x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
-    return reinterpret_cast<ints>(_mm512_madd_epi16(x, y));
-#elif WIDTH == 8 && defined(__AVX2__)
-    const auto x = reinterpret_cast<__m256i>(a), y = reinterpret_cast<__m256i>(b);
-    return reinterpret_cast<ints>(_mm256_madd_epi16(x, y));
-#else
-    return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
-
-// LANES pairs, each widened into a word.
-inline ints widened_pairs(const std::int8_t* p) {
-#if WIDTH == 16 && defined(__AVX512BW__)
-    const auto stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return reinterpret_cast<ints>(_mm512_cvtepi8_epi16(stored));
-#elif WIDTH == 8 && defined(__AVX2__)
-    const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return reinterpret_cast<ints>(_mm256_cvtepi8_epi16(stored));
-#else
-    typedef std::int8_t small __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
-    typedef std::int16_t shorts __attribute__((vector_size(LANES * 4)));
-    return reinterpret_cast<ints>(__builtin_convertvector(*reinterpret_cast<const small*>(p), shorts));
-#endif
-}
-
-// out[t, r] = x[t] . block[r] * scales[r], for N tokens whose sums fill the registers.
-template <int N>
-void int8_products(float* out, const std::int16_t* x, const std::int8_t* block, const float* scales,
-                   i64 rows, i64 columns, i64 x_stride) {
-    constexpr int PARTS = ROWS / LANES;
-    ints sums[N][PARTS] = {};
-    for (i64 c = 0; c < columns; c += 2) {
-        ints weight[PARTS];
-        for (int p = 0; p < PARTS; ++p) weight[p] = widened_pairs(block + c * ROWS + p * 2 * LANES);
-        for (int t = 0; t < N; ++t) {
-            std::int32_t pair;
-            std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
-            for (int p = 0; p < PARTS; ++p) sums[t][p] += pair_products(pair - ints{}, weight[p]);
-        }
-    }
-    for (int t = 0; t < N; ++t)
-        for (int p = 0; p < PARTS; ++p)
-            *reinterpret_cast<floats*>(out + t * rows + p * LANES) =
-                __builtin_convertvector(sums[t][p], floats) * load(scales + p * LANES);
-}
-
-// out = x . weight * scales: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K even.
-void int8_product(float* out, Rows<std::int16_t> x, const std::int8_t* packed, const float* scales,
-                  i64 tokens, i64 rows, i64 columns, int threads) {
-    each(rows / ROWS, threads, [&](i64 number) {
-        const i64 row = number * ROWS;
-        in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
-            int8_products<n>(out + t * rows + row, x.x + t * x.stride, packed + row * columns, scales + row,
-                             rows, columns, x.stride);
-        });
-    });
 }
 
 // ---------------------------------------------------------------- a layer
@@ -1501,23 +1750,6 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     }                                                                                                \
     extern "C" void multiply_##name(T* out, const T* x, const Matrix* m, i64 tokens, int threads) {  \
         product(out, x, *m, tokens, threads);                                                        \
-    }                                                                                                \
-    extern "C" void multiply_int4_##name(T* out, const T* x, const std::uint8_t* packed,             \
-                                         const bf16* scales, i64 tokens, i64 rows, i64 columns,      \
-                                         i64 group, i64 block_rows, int threads) {                   \
-        auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;                           \
-        in_floats(out, tokens * rows, [&](float* sums) {                                             \
-            run(sums, rows_of<float>(x, tokens, columns, threads), packed, scales, tokens, rows,     \
-                columns, group, threads);                                                            \
-        });                                                                                          \
-    }
-
-#define FOR_INT4_PAIRS(T, name)                                                                      \
-    extern "C" void multiply_int4_pairs_##name(T* out, const T* x, const std::uint32_t* packed,      \
-                                               const bf16* scales, i64 tokens, i64 rows,             \
-                                               i64 columns, i64 group, int threads) {                \
-        int4_pairs_product(out, rows_of<bf16>(x, tokens, columns, threads), packed, scales, tokens,  \
-                           rows, columns, group, threads);                                           \
     }
 
 #define FOR_CACHE(T, C, name)                                                                        \
@@ -1538,8 +1770,6 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
 
 FOR_ACTIVATIONS(float, f32)
 FOR_ACTIVATIONS(bf16, bf16)
-FOR_INT4_PAIRS(float, f32)
-FOR_INT4_PAIRS(bf16, bf16)
 FOR_CACHE(float, float, f32_f32)
 FOR_CACHE(float, bf16, f32_bf16)
 FOR_CACHE(bf16, float, bf16_f32)
@@ -1570,6 +1800,8 @@ FOR_DECODERS(bf16, bf16)
 
 extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }
 
+extern "C" int has_tiles() { return HAS_TILES; }
+
 extern "C" int has_narrow_mkl() {
 #ifdef __AVX512F__
     __builtin_cpu_init();
@@ -1579,8 +1811,6 @@ extern "C" int has_narrow_mkl() {
 #endif
 }
 
-extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,
-                              const float* scales, i64 tokens, i64 rows, i64 columns, int threads) {
-    int8_product(out, rows_of<std::int16_t>(x, tokens, columns, threads), packed, scales, tokens, rows,
-                 columns, threads);
-}
+extern "C" int int8_word() { return WORD8; }
+
+extern "C" int int8_zero() { return ZERO; }

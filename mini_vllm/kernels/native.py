@@ -47,12 +47,12 @@ ROWS = 32
 FEW_TOKENS = 32
 """Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight; with
 a narrow MKL it always is."""
-INT4_BLOCKS = (64, 32)
-"""Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 PLACES = (0, 16, 4, 20, 8, 24, 12, 28)
 """Of eight columns of int4 in a word: where the bits of each begin."""
 MOST_INT8_COLUMNS = (1 << 17) - 2
-"""Of a weight for `multiply_int8`: so many products of -128 and -128 fit into 32 bits."""
+"""Of a weight in int8: so many products of -128 and -128 fit into 32 bits."""
+MOST_GROUP = 256
+"""Columns of a weight that may share a scale: so many products of 16 and 8 bits fit into 32."""
 LEAST_PARALLEL = 1 << 15
 """Elements below which one thread is done before others have woken up."""
 _more_threads = 0
@@ -106,6 +106,12 @@ def multiplies_bf16() -> bool:
     """Whether the processor multiplies bfloat16, and `linear` with it."""
     found = library()
     return found is not None and bool(found.multiplies_bf16())
+
+
+def has_tiles() -> bool:
+    """Whether the processor multiplies tiles (AMX), and this process may use them."""
+    found = library()
+    return found is not None and bool(found.has_tiles())
 
 
 def has_narrow_mkl() -> bool:
@@ -185,20 +191,57 @@ POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctyp
 
 
 class Matrix(ctypes.Structure):
-    """These are the structures of `cpu.cpp`, field by field."""
+    """A packed weight `[N, K]`, and what belongs to it; `cpu.cpp` has this structure, too.
+
+    The constructors below make the kinds that it knows. All tensors must outlive this.
+    """
 
     _fields_ = [
-        *((name, POINTER) for name in ("blocks", "bias")),
-        *((name, SIZE) for name in ("rows", "columns", "is_bf16")),
+        *((name, POINTER) for name in ("blocks", "scales", "shifts", "bias")),
+        *((name, SIZE) for name in ("rows", "columns", "kind", "group", "middle")),
+        ("x_scale", REAL),
     ]
+    FLOAT32, BFLOAT16, INT8, GROUPS_OF_4_BITS, GROUPS_OF_8_BITS = range(5)
 
-    def __init__(self, blocks: Tensor, bias: Tensor | None) -> None:
-        """`blocks` is a packed weight, see :func:`pack`, `bias` float32; both must outlive this."""
-        if bias is not None and bias.dtype != torch.float32:
-            raise TypeError(f"the bias is {bias.dtype}; sums begin with it, so it must be float32")
+    @classmethod
+    def of_floats(cls, blocks: Tensor) -> Matrix:
+        """`blocks` is what :func:`pack` made of a weight."""
+        kind = cls.BFLOAT16 if blocks.dtype == torch.bfloat16 else cls.FLOAT32
         rows, columns = len(blocks) * ROWS, blocks[0].numel() // ROWS
-        at = None if bias is None else bias.data_ptr()
-        super().__init__(blocks.data_ptr(), at, rows, columns, blocks.dtype == torch.bfloat16)
+        return cls(blocks.data_ptr(), None, None, None, rows, columns, kind)
+
+    @classmethod
+    def of_int8(cls, blocks: Tensor, scale: Tensor, columns: int, x_scale: float = 0) -> Matrix:
+        """`blocks` is what :func:`pack_int8` made of a weight, whose rows `scale` `[N]` float32
+        scales. x is rounded to int8: with the scale of each token, or with `x_scale` for all."""
+        rows = len(blocks) * ROWS
+        pointers = blocks.data_ptr(), scale.data_ptr(), None, None
+        return cls(*pointers, rows, columns, cls.INT8, columns, 0, x_scale)
+
+    @classmethod
+    def of_groups(
+        cls, blocks: Tensor, scale: Tensor, shift: Tensor | None = None, middle: int = 0
+    ) -> Matrix:
+        """The weight (number - middle) * scale + shift.
+
+        `blocks` is what :func:`pack_int4` made of numbers of 4 bits, or :func:`pack_pairs` of int8;
+        `scale` and `shift` are `[G, N]` float16, of the groups of columns.
+        """
+        is_int4 = blocks.dtype == torch.int32
+        (groups, rows), columns = scale.shape, blocks[0].numel() // ROWS * (8 if is_int4 else 1)
+        kind = cls.GROUPS_OF_4_BITS if is_int4 else cls.GROUPS_OF_8_BITS
+        pointers = blocks.data_ptr(), scale.data_ptr(), None if shift is None else shift.data_ptr()
+        return cls(*pointers, None, rows, columns, kind, columns // groups, middle)
+
+    def with_bias(self, bias: Tensor | None) -> Matrix:
+        """The same, whose sums begin with `bias` `[N]` float32."""
+        if bias is None:
+            return self
+        if bias.dtype != torch.float32:
+            raise TypeError(f"the bias is {bias.dtype}; sums begin with it, so it must be float32")
+        copy = Matrix.from_buffer_copy(self)
+        copy.bias = bias.data_ptr()
+        return copy
 
 
 class Layer(ctypes.Structure):
@@ -290,9 +333,6 @@ ARGUMENTS: dict[str, Sequence[type]] = {
         SIZE,
         INT,
     ],
-    "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
-    "multiply_int4_pairs": [*[POINTER] * 4, *[SIZE] * 4, INT],
-    "multiply_int8": [*[POINTER] * 4, *[SIZE] * 3, INT],
 }
 
 
@@ -425,19 +465,25 @@ def unpack_pairs(packed: Tensor) -> Tensor:
     return packed.transpose(1, 2).reshape(-1, packed.shape[1] * 2)
 
 
-def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight^T + bias: `[T, K]` -> `[T, N]`; `blocks` is the packed weight, `bias` float32.
+def multiply(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+    """x @ weight^T + bias: `[T, K]` -> `[T, N]`; `bias` is float32.
 
-    With a weight in bfloat16 x is rounded to bfloat16, if the processor multiplies such numbers.
-    A token's numbers are the same, to the bit, whatever other tokens come with it.
+    x is rounded to bfloat16 for a weight in bfloat16, if the processor multiplies such numbers; for
+    one in int8 to int8, as `quantize_per_token` does; for one in groups to 16 bits a group, or to
+    bfloat16 where many tokens go through tiles. A token's numbers are the same, to the bit,
+    whatever other tokens come with it, but for weights in groups: tiles add in another order.
     """
-    x = x.contiguous()
-    weight = Matrix(blocks, bias)
+    x, weight = x.contiguous(), weight.with_bias(bias)
     output = torch.empty(x.shape[0], weight.rows, dtype=x.dtype)
     function("multiply", x.dtype)(
-        output.data_ptr(), x.data_ptr(), weight, x.shape[0], threads(blocks.numel())
+        output.data_ptr(), x.data_ptr(), weight, x.shape[0], threads(weight.rows * weight.columns)
     )
     return output
+
+
+def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
+    """`multiply` by a weight of floats: `blocks` is what :func:`pack` made of it."""
+    return multiply(x, Matrix.of_floats(blocks), bias)
 
 
 def decoder_layer(
@@ -498,67 +544,50 @@ def next_logits(
     return logits
 
 
-def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_rows: int) -> Tensor:
-    """x @ weight^T: `[T, K]` -> `[T, N]`.
-
-    `packed` `[N, K / 2]` has blocks of `block_rows` rows, one of `INT4_BLOCKS`; a multiple of
-    them are N rows. `scales` is `[K / group, N, 2]` bfloat16; all of them are contiguous.
-    """
-    x = x.contiguous()
-    output = torch.empty(len(x), len(packed), dtype=x.dtype)
-    function("multiply_int4", x.dtype)(
-        output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
-        len(x), len(packed), x.shape[1], group, block_rows, threads(packed.numel()),
-    )  # fmt: skip
-    return output
-
-
-def pack_int4_pairs(stored: Tensor) -> Tensor:
+def pack_int4(stored: Tensor) -> Tensor:
     """`stored` `[N, K]` int32 of 0 .. 15 as `[N / ROWS, K / 8, ROWS]` words, eight columns in each.
 
     The even ones lie in the lower half, 4 bits each, the odd ones in the upper half.
     """
     nibbles = stored.view(-1, ROWS, stored.shape[1] // 8, 8).transpose(1, 2)
-    words = (nibbles.long() << torch.tensor(PLACES)).sum(-1)
-    return torch.where(words < 1 << 31, words, words - (1 << 32)).int().contiguous()
+    words = torch.zeros(nibbles.shape[:-1], dtype=torch.int32)
+    for column, place in enumerate(PLACES):
+        words |= nibbles[..., column] << place
+    return words
 
 
-def unpack_int4_pairs(packed: Tensor) -> Tensor:
+def unpack_int4(packed: Tensor) -> Tensor:
     """What was packed: `[N, K]` int32 of 0 .. 15."""
     nibbles = packed.transpose(1, 2)[..., None] >> torch.tensor(PLACES, dtype=torch.int32) & 15
     return nibbles.reshape(-1, packed.shape[1] * 8)
 
 
-def multiply_int4_pairs(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
-    """x @ weight^T: `[T, K]` -> `[T, N]`; x is rounded to bfloat16.
-
-    `packed` is what `pack_int4_pairs` made, and `scales` that of `multiply_int4`; a group has at
-    most 256 columns, a multiple of 8.
-    """
-    x, num_rows = x.contiguous(), len(packed) * ROWS
-    output = torch.empty(len(x), num_rows, dtype=x.dtype)
-    function("multiply_int4_pairs", x.dtype)(
-        output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
-        len(x), num_rows, x.shape[1], group, threads(packed.numel()),
-    )  # fmt: skip
-    return output
+def can_multiply_groups(rows: int, columns: int, group: int) -> bool:
+    """Whether `Matrix.of_groups` knows such a weight: whole blocks, and no sum too large."""
+    fits = rows % ROWS == 0 and columns % group == 0 and group % 8 == 0 and group <= MOST_GROUP
+    return fits and library() is not None
 
 
 def can_multiply_int8(weight: Tensor) -> bool:
-    """Whether `multiply_int8` knows int8 `weight` `[N, K]`: whole blocks, and no sum too large."""
+    """Whether `Matrix.of_int8` knows int8 `weight` `[N, K]`: whole blocks, no sum too large."""
     fits = can_pack(weight) and weight.shape[1] <= MOST_INT8_COLUMNS
     return fits and library() is not None
 
 
-def multiply_int8(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
-    """x @ weight^T * scale: int8 `[T, K]` -> `[T, N]` float32; `scale` is `[N]` float32.
+def pack_int8(weight: Tensor) -> Tensor:
+    """A copy of int8 `weight` `[N, K]` as `[N / ROWS, K / n, ROWS, n]`; K as a multiple of n.
 
-    `packed` is what `pack_pairs` made of a weight. The sum is exact before it is scaled.
+    The processor multiplies n columns at once, two or four. Its instruction for four may want
+    numbers without a sign: then 128 is added to each.
     """
-    x, scale = x.to(torch.int16).contiguous(), scale.contiguous()
-    output = torch.empty(len(x), len(scale), dtype=torch.float32)
-    function("multiply_int8")(
-        output.data_ptr(), x.data_ptr(), packed.data_ptr(), scale.data_ptr(),
-        len(x), len(scale), x.shape[1], threads(packed.numel()),
-    )  # fmt: skip
-    return output
+    word, zero = library().int8_word(), library().int8_zero()  # type: ignore[union-attr]
+    weight = torch.nn.functional.pad(weight, (0, -weight.shape[1] % word))
+    blocks = weight.view(-1, ROWS, weight.shape[1] // word, word).transpose(1, 2).contiguous()
+    return blocks ^ -128 if zero else blocks
+
+
+def unpack_int8(blocks: Tensor, columns: int) -> Tensor:
+    """The weight `[N, K]` that was packed."""
+    if library().int8_zero():  # type: ignore[union-attr]
+        blocks = blocks ^ -128
+    return blocks.transpose(1, 2).flatten(2).flatten(0, 1)[:, :columns]

@@ -372,6 +372,9 @@ class Linear(nn.Module):
         self.output_sizes = [part.output_size for part in self.parts]
         self.adapters: Adapters | None = None
         self.blocks: Tensor | None = None
+        self.matrix: native.Matrix | None = None
+        """What `cpu.cpp` multiplies by, if the weight is quantised in a form that it knows."""
+        self.order: Tensor | None = None  # in which the columns are kept, if not in their own
         self.is_stacked_in_file = False  # its projections are one tensor in the checkpoint, too
         self.quant_method = build.method(self, prefix)
         self.quant_method.create_weights(self)
@@ -383,6 +386,8 @@ class Linear(nn.Module):
         if self.bias is not None:
             self.bias.data = to_compute_dtype(self.bias)
         self.quant_method.process_weights_after_loading(self)
+        if self.matrix is not None and self.bias is not None:
+            self.bias.data = self.bias.float()  # sums begin with it
 
     def forward(self, x: Tensor) -> Tensor:
         bias = self.bias if self.layout.adds_bias else None

@@ -21,7 +21,7 @@ from torch import Tensor
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import CpuAttention, PagedTokens
 from mini_vllm.kernels import native
-from mini_vllm.model.layers import GatedMLP, Linear, UnquantizedLinearMethod, silu_mul
+from mini_vllm.model.layers import GatedMLP, Linear, silu_mul
 from mini_vllm.model.layout import WHOLE
 
 MOST_TOKENS = 256
@@ -41,11 +41,12 @@ class LayerCall:
         attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
         self.dtype = norms[0].weight.dtype
         self.linears = linears_of(layer)
+        self.biases: list[Tensor] = []
         self.slots: list[Any] = []
         self.slot_structs: ctypes.Array[native.Adapters] | None = None
         self.parts = [*attn.modules(), *layer.mlp.modules(), *norms]
         self.struct = native.Layer(
-            *map(matrix, self.linears),
+            *(matrix(linear, self.biases) for linear in self.linears),
             norms[0].weight.data_ptr(),
             None if attn.qk_weight is None else attn.qk_weight.data_ptr(),
             norms[1].weight.data_ptr(),
@@ -70,12 +71,7 @@ class LayerCall:
             and attn.head_dim % native.LANES == 0
             and isinstance(mlp, GatedMLP)
             and mlp.act_mul is silu_mul
-            and all(
-                type(linear.quant_method) is UnquantizedLinearMethod
-                and linear.layout is WHOLE
-                and linear.blocks is not None
-                for linear in linears_of(layer)
-            )
+            and all(is_whole(linear) for linear in linears_of(layer))
         )
 
     def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
@@ -133,9 +129,22 @@ def is_known(adapters: Any, dtype: torch.dtype) -> bool:
     return adapters is None or getattr(adapters, "dtype", None) == dtype
 
 
-def matrix(linear: Linear) -> native.Matrix:
-    assert linear.blocks is not None
-    return native.Matrix(linear.blocks, linear.bias)
+def is_whole(linear: Linear) -> bool:
+    """Whether all of a product is here, in a form that `cpu.cpp` multiplies by."""
+    has_form = linear.matrix is not None or linear.blocks is not None
+    return linear.layout is WHOLE and has_form and linear.order is None
+
+
+def matrix(linear: Linear, kept: list[Tensor]) -> native.Matrix:
+    """The weight and bias of `linear` for `cpu.cpp`; what must outlive that goes into `kept`."""
+    weight = linear.matrix
+    if weight is None:
+        assert linear.blocks is not None
+        weight = native.Matrix.of_floats(linear.blocks)
+    if linear.bias is None:
+        return weight
+    kept.append(linear.bias.float())
+    return weight.with_bias(kept[-1])
 
 
 def places_of(rope: tuple[Tensor, Tensor], metadata: AttentionMetadata) -> native.Places:

@@ -6,8 +6,8 @@
 
 d and m are float16. Of two weights in a byte the lower bits are weight i, the upper weight i + 16.
 All three are `q * scale + shift`, and so they are kept: no number is rounded again. What then
-multiplies is torch's or our own int4 product (a CPU, not in float32), whose scales are bfloat16; or
-the weight is made for each product, in float32, and every bit is that of the file.
+multiplies is a product of `cpu.cpp` (a CPU, not in float32), which reads them as they are; or the
+weight is made for each product, in float32, and every bit is that of the file.
 
 Source: vllm/model_executor/layers/quantization/gguf.py#L429-L558 (GGUFLinearMethod) @ v0.22.1.
 """
@@ -19,31 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mini_vllm.gguf import TYPES
-from mini_vllm.model.gguf.tensors import BLOCKS
+from mini_vllm.model.gguf.tensors import BITS, BLOCKS, GROUP, split_blocks
 from mini_vllm.model.layers import Linear
 from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.packing import pack_int32, unpack_int32
 from mini_vllm.quantization.wna16 import register
-
-BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
-"""Types whose blocks can be kept; others are turned into floats while they are loaded."""
-GROUP = 32
-
-
-def split_blocks(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """q, scale and shift of blocks `[N, G, bytes]` uint8 of a type in `BITS`.
-
-    Returns:
-        q `[N, K]`, int32 of 0 .. 15 or int8; scale and shift `[N, G]` float16.
-    """
-    num_floats = 2 if type_name == "Q4_1" else 1  # d, or d and m
-    head, data = blocks.split([2 * num_floats, blocks.shape[-1] - 2 * num_floats], dim=-1)
-    floats = head.contiguous().view(torch.float16)
-    scale = floats[..., 0]
-    shift = floats[..., 1] if type_name == "Q4_1" else scale * -8
-    if BITS[type_name] == 8:
-        return data.contiguous().view(torch.int8).flatten(1), scale, torch.zeros_like(scale)
-    return torch.cat((data & 15, data >> 4), -1).flatten(1).int(), scale, shift
 
 
 class GGUFLinearMethod:
@@ -71,24 +51,15 @@ class GGUFLinearMethod:
             raise ValueError(
                 f"{layer.prefix!r} has a block whose scale is not finite; is the file whole?"
             )
-        layer.form = self._cpu_form(q)
-        if layer.form is not None:
-            layer.words = cpu_products.pack_int4(q, layer.form)
-            middle = shift.float() + 8 * scale.float()
-            layer.scale = cpu_products.int4_pairs(scale.float(), middle)
-        else:
+        own = (shift, 0) if self.type_name == "Q4_1" else (None, 8 if self.bits == 4 else 0)
+        is_exact = self.dtype == torch.float32
+        if is_exact or not cpu_products.hold_groups(layer, q, scale, *own):
             layer.words = pack_int32(q, 4, 1) if self.bits == 4 else q
             layer.scale, layer.shift = scale.contiguous(), shift.contiguous()
 
-    def _cpu_form(self, q: Tensor) -> cpu_products.Int4Form | None:
-        """The form for an int4 product, or None if there is none for this weight."""
-        is_wanted = self.bits == 4 and self.dtype != torch.float32 and q.device.type == "cpu"
-        return cpu_products.int4_form() if is_wanted and len(q) % 64 == 0 else None
-
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-        if layer.form is not None:
-            y = cpu_products.int4_linear(x, layer.words, layer.form, GROUP, layer.scale)
-            return y if bias is None else y.add_(bias)
+        if layer.matrix is not None:
+            return cpu_products.groups_linear(layer, x, bias)
         return F.linear(x, self.weight(layer).to(x.dtype), bias)
 
     def weight(self, layer: Linear) -> Tensor:

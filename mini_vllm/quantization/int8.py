@@ -142,12 +142,17 @@ def check_scales(layer: Linear, scale: Tensor) -> None:
 
 def hold_int8(layer: Linear, weight: Tensor, scale: Tensor) -> None:
     """Keep int8 `weight` `[N, K]` in the form that is fastest to multiply, and no other."""
-    layer.weight, layer.row_scale = None, scale
+    layer.weight, layer.row_scale = None, scale.contiguous()
     layer.form = cpu_products.int8_form(weight)
     layer.int8 = cpu_products.pack_int8(weight, layer.form)
+    if layer.form == "native":
+        x_scale = 0 if layer.input_scale is None else float(layer.input_scale)
+        layer.matrix = native.Matrix.of_int8(layer.int8, layer.row_scale, weight.shape[1], x_scale)
 
 
 def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+    if layer.matrix is not None and native.can_run(x):
+        return native.multiply(x, layer.matrix, bias)
     if layer.input_scale is not None:  # one scale for all tokens, measured when it was made
         x_scale = layer.input_scale.repeat(len(x), 1)
         quantized = (x.float() / x_scale).round().clamp(-MAX_INT8 - 1, MAX_INT8).to(torch.int8)
@@ -165,9 +170,7 @@ def packed_product(layer: Linear, x: Tensor, x_scale: Tensor) -> Tensor:
     if layer.form == "onednn":
         unsigned = x.view(torch.uint8) ^ 128  # + 128, as bits
         return cpu_products.int8_product(unsigned, weight, scale[:, 0]).mul_(x_scale)
-    if layer.form == "native":
-        if not torch.compiler.is_compiling():
-            return native.multiply_int8(x, weight, scale[:, 0]).mul_(x_scale)
-        weight = native.unpack_pairs(weight)
+    if layer.form == "native":  # a dtype that it does not know, or while compiling
+        weight = native.unpack_int8(weight, x.shape[1])
     product = w8a8_product if can_launch(x) else scaled_product
     return product(x, x_scale, weight, scale)

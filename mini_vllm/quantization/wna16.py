@@ -8,9 +8,9 @@ Three formats of checkpoints, one form of ours. Each unpacks what its files hold
 
     ours                 stored [N, K], scale [N, G], zero [N, G], perhaps an order of the columns
 
-What then stays in memory is either torch's packed int4 weight (a CPU, bfloat16), or 32-bit words
-in the order of compressed-tensors, which are unpacked for each product (float32: every bit right)
-or read by a Triton kernel.
+What then stays in memory is either what `cpu.cpp` multiplies by (a CPU, not in float32), or 32-bit
+words in the order of compressed-tensors, which are unpacked for each product (float32: every bit
+right) or read by a Triton kernel.
 """
 
 from __future__ import annotations
@@ -167,16 +167,17 @@ class WNA16LinearMethod:
                 layer._parameters.pop(name)
         if not torch.isfinite(scale).all():
             raise ValueError(f"{layer.prefix!r} has a scale that is not finite; is the file whole?")
-        layer.int4_group = self._cpu_group(layer, stored)
-        if layer.int4_group:
-            group = layer.input_size // scale.shape[1]
-            layer.form = cpu_products.int4_form()
-            layer.words = cpu_products.pack_int4(stored, layer.form)
-            layer.scale = cpu_products.int4_scales(scale, zero, group // layer.int4_group)
-            layer.zero = None
-        else:
+        if self.dtype == torch.float32 or not self._hold_groups(layer, stored, scale, zero):
             layer.words = pack_int32(stored, self.scheme.bits, 1)
             layer.scale, layer.zero = scale, zero.to(torch.uint8)
+
+    def _hold_groups(self, layer: Linear, stored: Tensor, scale: Tensor, zero: Tensor) -> bool:
+        """Keep the weight for a CPU's product of groups; False: there is none for it."""
+        middle = 2 ** (self.scheme.bits - 1)
+        shift = None if (zero == middle).all() else (middle - zero) * scale
+        if self.scheme.bits == 8:  # int8 is less the middle already
+            stored, middle = (stored - middle).to(torch.int8), 0
+        return cpu_products.hold_groups(layer, stored, scale, shift, middle)
 
     def _unpack(self, layer: Linear) -> tuple[Tensor, Tensor, Tensor]:
         """stored `[N, K]`, scale `[N, G]` float32 and zero `[N, G]`, whatever the format."""
@@ -230,24 +231,12 @@ class WNA16LinearMethod:
         order = torch.argsort(g_idx[0], stable=True)
         return None if torch.equal(order, torch.arange(len(order), device=order.device)) else order
 
-    def _cpu_group(self, layer: Linear, stored: Tensor) -> int | None:
-        """The group size for an int4 product, or None if there is none for this weight."""
-        wanted = self.scheme.bits == 4 and self.dtype != torch.float32
-        if not wanted or stored.device.type != "cpu" or len(stored) % 64:
-            return None
-        if cpu_products.int4_form() is None:
-            return None
-        return cpu_products.int4_group(
-            layer.input_size, layer.input_size // self._num_groups(layer)
-        )
-
     # ------------------------------------------------------------ products
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         if layer.order is not None:
             x = x[:, layer.order]
-        if layer.int4_group:
-            y = cpu_products.int4_linear(x, layer.words, layer.form, layer.int4_group, layer.scale)
-            return y if bias is None else y.add_(bias)
+        if layer.matrix is not None:
+            return cpu_products.groups_linear(layer, x, bias)
         if can_launch(x) and self.scheme.bits == 4 and x.dtype != torch.float32:
             y = w4a16_product(x, layer.words, layer.scale, layer.zero)
             return y if bias is None else y + bias

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_vllm.kernels import native
-from mini_vllm.model.layers import Embedding, RMSNorm, UnquantizedLinearMethod
-from mini_vllm.model.layout import WHOLE
+from mini_vllm.model.layers import Embedding, RMSNorm
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM, LlamaModel
-from mini_vllm.model.narrow import matrix
+from mini_vllm.model.narrow import is_whole, matrix
 from mini_vllm.model.rope import RotaryEmbedding
 from mini_vllm.worker.input_batch import InputBatch
 
@@ -42,6 +41,7 @@ class DecoderCall:
     ) -> None:
         decoder = model.model
         self.dtype = kv_caches[0].dtype
+        self.biases: list[Tensor] = []
         self.linears = [model.lm_head, *(x for layer in decoder.layers for x in layer.call.linears)]
         self.hooks = [
             hooks
@@ -58,7 +58,7 @@ class DecoderCall:
             (native.POINTER * num_layers)(*keys),
             (native.POINTER * num_layers)(*values),
             *(tensor.data_ptr() for tensor in (embedding, cos, sin, decoder.norm.weight)),
-            matrix(model.lm_head),
+            matrix(model.lm_head, self.biases),
             num_layers,
             max_model_len,
             cos.shape[-1],
@@ -84,9 +84,7 @@ class DecoderCall:
             and type(model).compute_logits is LlamaForCausalLM.compute_logits
             and decoder.embed_tokens.is_whole
             and decoder.norm.weight.dtype == torch.float32
-            and type(head.quant_method) is UnquantizedLinearMethod
-            and head.layout is WHOLE
-            and head.blocks is not None
+            and is_whole(head)
             and all(type(layer) is DecoderLayer and layer.call for layer in decoder.layers)
             and all(cache.dtype in native.NAMES for cache in kv_caches)
         )

@@ -28,13 +28,19 @@ import torch
 from torch import Tensor
 
 from mini_vllm.errors import show
-from mini_vllm.gguf import GGUFFile, GGUFTensor, read_gguf
+from mini_vllm.gguf import TYPES, GGUFFile, GGUFTensor, read_gguf
 from mini_vllm.model.gguf.config import architecture
 
 BLOCKS = "qweight"
 """What stands for "weight" in the name of a tensor that is read as its blocks."""
 MAX_CHUNK_BYTES = 1 << 22
 """So much of a file is turned into floats at a time."""
+
+BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
+"""Types whose blocks a layer can keep; others are turned into floats while they are loaded."""
+GROUP = 32
+"""Numbers of such a block."""
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 WHOLE_MODEL = {
     "token_embd": "model.embed_tokens",
@@ -192,12 +198,14 @@ class GGUFTensors:
         row = shape[-2:] if is_blocks else [source.tensor.columns]
         result = torch.empty(shape, dtype=torch.uint8 if is_blocks else self.dtype)
         rows = result.view(-1, *row)
-        places = our_rows(len(rows), source.heads) if source.heads else torch.arange(len(rows))
+        places = our_rows(len(rows), source.heads) if source.heads else None
         start = 0
         for raw in self._chunks(source, len(rows)):
-            some = places[start : start + len(raw)]
-            piece = raw if is_blocks else dequantize(raw, source.tensor.type.name) - source.added
-            rows[some] = piece.view(-1, *row).to(result.dtype)
+            some = slice(start, start + len(raw))
+            piece = raw if is_blocks else dequantize(raw, source.tensor.type.name)
+            if source.added and not is_blocks:
+                piece = piece - source.added
+            rows[some if places is None else places[some]] = piece.view(-1, *row).to(result.dtype)
             start += len(raw)
         return result
 
@@ -221,11 +229,35 @@ def our_rows(num_rows: int, num_heads: int) -> Tensor:
     return torch.arange(num_rows).view(num_heads, 2, -1).transpose(1, 2).flatten()
 
 
+def split_blocks(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """q, scale and shift of blocks `[N, G, bytes]` uint8 of a type in `BITS`.
+
+    Returns:
+        q `[N, K]`, int32 of 0 .. 15 or int8; scale and shift `[N, G]` float16.
+    """
+    num_floats = 2 if type_name == "Q4_1" else 1  # d, or d and m
+    head, data = blocks.split([2 * num_floats, blocks.shape[-1] - 2 * num_floats], dim=-1)
+    floats = head.contiguous().view(torch.float16)
+    scale = floats[..., 0]
+    shift = floats[..., 1] if type_name == "Q4_1" else scale * -8
+    if BITS[type_name] == 8:
+        return data.contiguous().view(torch.int8).flatten(1), scale, torch.zeros_like(scale)
+    return torch.cat((data & 15, data >> 4), -1).flatten(1).int(), scale, shift
+
+
 def dequantize(raw: Tensor, type_name: str) -> Tensor:
     """The numbers that rows of blocks `[rows, bytes]` uint8 mean: `[rows, columns]` float32.
 
-    Raises ValueError without the `gguf` package; names the command.
+    The `gguf` package knows all types, and takes its time: the most frequent ones are read here.
+    Raises ValueError without it for one of the others; names the command.
     """
+    if type_name in FLOATS:
+        return raw.view(FLOATS[type_name]).float()
+    if type_name in BITS:
+        block_bytes = next(kind.num_bytes for kind in TYPES.values() if kind.name == type_name)
+        q, scale, shift = split_blocks(raw.view(len(raw), -1, block_bytes), type_name)
+        groups = q.float().unflatten(1, (-1, GROUP)).mul_(scale.float()[..., None])
+        return groups.add_(shift.float()[..., None]).flatten(1)
     try:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.errors import show
-from mini_vllm.gguf import GGUFFile
+from mini_vllm.gguf import Array, GGUFFile
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -104,7 +104,7 @@ def chat_templates(file: GGUFFile) -> str | dict[str, str] | None:
 
 def special_ids(file: GGUFFile) -> dict[str, int]:
     """The ids of the tokens that have a role. Raises ValueError for one that is none."""
-    count = len(_tokens(file))
+    count = file.get("tokenizer.ggml.tokens", Array, "a list of texts").count
     found = {}
     for name, key in SPECIAL.items():
         key = f"tokenizer.ggml.{key}"

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -221,6 +222,19 @@ def test_several_threads_compute_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         for result in pool.map(lambda _: multiply(x, weight), range(200)):
             assert torch.equal(result, alone)
+
+
+@needs_compiler
+@ALONE
+def test_helpers_sleep_between_passes() -> None:
+    """They stay awake for the next loop of a pass, and take no time when none comes."""
+    x, blocks = torch.randn(8, 512), native.pack(torch.randn(1024, 512))
+    native.use_more_threads(2)
+    native.linear(x, blocks, None)
+    time.sleep(0.1)  # until they sleep, also where they have to wait for a core
+    before = time.process_time()
+    time.sleep(0.05)
+    assert time.process_time() - before < 0.01
 
 
 @needs_compiler

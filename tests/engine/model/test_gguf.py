@@ -18,13 +18,14 @@ from mini_vllm import LLM, SamplingParams, bundled, hub
 from mini_vllm.config import EngineConfig
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.gguf import TYPES
+from mini_vllm.kernels import native
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.build import load_model
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.gguf.tensors import GGUFTensors
 from mini_vllm.model.layers import Linear, UnquantizedLinearMethod, unpacked
-from mini_vllm.quantization import cpu_products, get_quantization_config
+from mini_vllm.quantization import get_quantization_config
 from mini_vllm.quantization.gguf import GGUFLinearMethod
 from mini_vllm.sampling_params import StructuredOutputsParams
 from tests.engine.model import gguf_files
@@ -202,21 +203,19 @@ def test_kept_blocks_give_the_same_tokens(kind: str, tmp_path: Path) -> None:
     assert tokens_of(llm) == oracle_tokens(model)
 
 
-def test_the_int4_product_takes_blocks(tmp_path: Path) -> None:
-    """In bfloat16 a CPU's int4 product reads them; only its scales are rounded to bfloat16."""
-    if cpu_products.int4_form() is None:
-        pytest.skip("this CPU has no int4 product")
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_a_cpus_product_takes_blocks(kind: str, tmp_path: Path) -> None:
+    """In bfloat16, without another rounding of a weight or a scale: only the result is rounded."""
     model = gguf_files.make_model("llama")
-    gguf_files.write_model(tmp_path / "model.gguf", "llama", model, "Q4_1")
+    gguf_files.write_model(tmp_path / "model.gguf", "llama", model, kind)
     whole = load_model(tmp_path / "model.gguf", "float32")
     quant = get_quantization_config(tmp_path / "model.gguf", "gguf")
     kept = load_model(tmp_path / "model.gguf", "bfloat16", quant=quant)
-    x = torch.randn(5, 256)
-    ours = kept.model.layers[0].self_attn.qkv_proj(x.bfloat16())
-    assert kept.model.layers[0].self_attn.qkv_proj.form is not None
-    torch.testing.assert_close(
-        ours.float(), whole.model.layers[0].self_attn.qkv_proj(x), rtol=0.02, atol=0.03
-    )
+    x = torch.randn(5, 256).bfloat16()
+    ours, wanted = (m.model.layers[0].self_attn.qkv_proj for m in (kept, whole))
+    assert ours.matrix is not None
+    torch.testing.assert_close(ours(x).float(), wanted(x.float()), rtol=2**-8, atol=1e-3)
 
 
 def test_mixed_types_become_floats_where_they_share_a_matrix(tmp_path: Path) -> None:

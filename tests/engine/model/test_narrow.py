@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from mini_vllm.model.build import load_model
 from mini_vllm.model.layers import NARROW
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.narrow import MOST_TOKENS, LayerCall, linears_of
+from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.quantization.oneshot.writer import PRESETS
 from tests.engine.model.test_model_parity import (
     EXPERTS,
     MODELS,
@@ -98,6 +102,42 @@ def test_one_call_computes_a_wide_layer_to_the_bit(
     monkeypatch.setattr(LayerCall, "takes", lambda *_: False)
     for ours, wanted in zip(whole, paged_logits(model, *schedule), strict=True):
         assert torch.equal(ours, wanted)
+    assert not calls
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("form", ["int8", "W4A16", "W8A16", "W8A8"])
+@torch.inference_mode()
+def test_one_call_computes_a_quantised_layer(
+    form: str, dtype: str, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bias, in steps of one token, of a few, and of so many that tiles take them."""
+    family, overrides = MODELS["qwen2"]
+    save_random_model(family, overrides | ROUND, tmp_path)
+    wanted = form if form == "int8" else None
+    if wanted is None:
+        file = tmp_path / "config.json"
+        config = json.loads(file.read_text())
+        preset = PRESETS[form]
+        if preset.group_size:
+            preset = replace(preset, group_size=32)
+        config["quantization_config"] = preset.config(["lm_head"], act_order=False)
+        file.write_text(json.dumps(config))
+    quant = get_quantization_config(tmp_path, wanted)
+    load_format = "auto" if wanted else "dummy"
+    backend = get_backend("cpu", "cpu")
+    model = load_model(tmp_path, dtype, backend=backend, load_format=load_format, quant=quant)
+    schedule = (make_prompts([40, 9, 3]), [[38, 7, 0], [1, 1, 3], [1, 1, 0]], 4)
+    whole = paged_logits(model, *schedule)
+    is_exact = form in ("W4A16", "W8A16") and dtype == "float32"  # every bit of the weight, slowly
+    assert bool(calls) != is_exact
+    calls.clear()
+    monkeypatch.setattr(LayerCall, "takes", lambda *_: False)
+    for ours, wanted_logits in zip(whole, paged_logits(model, *schedule), strict=True):
+        near = 1e-4 if dtype == "float32" else 0.02
+        torch.testing.assert_close(
+            ours, wanted_logits, rtol=near, atol=near * float(wanted_logits.std())
+        )
     assert not calls
 
 

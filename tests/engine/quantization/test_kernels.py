@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -18,7 +19,6 @@ from mini_vllm.quantization.int8 import (
     quantize_per_token,
     scaled_product,
 )
-from mini_vllm.quantization.packing import dequantize
 
 CHECK = """
 import torch
@@ -85,140 +85,125 @@ def test_cpu_products_are_right_or_not_used() -> None:
         scale = torch.rand(48)
         y = cpu_products.int8_product(x, cpu_products.pack_int8(weight, "onednn"), scale)
         torch.testing.assert_close(y, ((x.float() - 128) @ weight.float().T) * scale)
-    if cpu_products.can_multiply_int4():
-        stored = torch.randint(0, 16, (128, 256)).int()
-        scale, zero = torch.rand(128, 4), torch.randint(0, 16, (128, 4))
-        scales = cpu_products.int4_scales(scale, zero, 2)
-        packed, x = cpu_products.pack_int4(stored, "torch"), torch.randn(3, 256).bfloat16()
-        wanted = x.float() @ dequantize(stored, scale, zero).T
-        y = cpu_products.int4_product(x, packed, 32, scales).float()
-        assert (y - wanted).std() / wanted.std() < 0.02
-        rows = cpu_products.int4_block_rows()
-        if rows:
-            weight = cpu_products.unpack_int4(packed, 32, scales, rows).float()
-            assert (x.float() @ weight.T - wanted).std() / wanted.std() < 0.02
-
-
-@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("block_rows", native.INT4_BLOCKS)
-def test_our_int4_product_knows_both_orders(block_rows: int, dtype: torch.dtype) -> None:
-    """That of processors with AVX512, and that of the others; packed by hand."""
-    torch.manual_seed(1)
-    rows, columns, group = 192, 256, 128
-    stored = torch.randint(0, 16, (rows, columns)).int()
-    scale, zero = torch.rand(rows, 2), torch.randint(0, 16, (rows, 2))
-    scales = cpu_products.int4_scales(scale, zero, 1)
-    blocks = stored.view(-1, block_rows, columns).transpose(1, 2)
-    low, high = blocks.split(block_rows // 2, -1)
-    packed = (low | high << 4).to(torch.uint8).reshape(rows, columns // 2).contiguous()
-    weight = cpu_products.unpack_int4(packed, group, scales, block_rows).float()
-    for num_tokens in range(1, 14):
-        x = torch.randn(num_tokens, columns).to(dtype)
-        y = native.multiply_int4(x, packed, group, scales, block_rows)
-        wanted = x.float() @ weight.T
-        assert y.dtype == dtype
-        assert (y.float() - wanted).std() / wanted.std() < 0.005
-
-
-@pytest.mark.skipif(
-    cpu_products.int4_block_rows() not in native.INT4_BLOCKS or native.library() is None,
-    reason="our int4 product knows another order of the packed numbers, or there is no compiler",
-)
-@pytest.mark.parametrize(
-    ("rows", "columns", "group"), [(64, 64, 32), (192, 384, 128), (128, 256, 256)]
-)
-def test_our_int4_product_is_that_of_the_numbers(rows: int, columns: int, group: int) -> None:
-    """Every number of tokens that registers are filled with, and what is left over."""
-    torch.manual_seed(1)
-    block_rows, groups = cpu_products.int4_block_rows(), columns // group
-    stored = torch.randint(0, 16, (rows, columns)).int()
-    scale, zero = torch.rand(rows, groups), torch.randint(0, 16, (rows, groups))
-    scales = cpu_products.int4_scales(scale, zero, 1)
-    rounded, shift = (part.T.float() for part in scales.unbind(-1))  # as bfloat16 holds them
-    weight = dequantize(stored, rounded, torch.full_like(zero, 8)) + shift.repeat_interleave(
-        group, 1
-    )
-    packed = cpu_products.pack_int4(stored, "torch")
-    for num_tokens in (1, 2, 3, 4, 5, 6, 7, 12, 17):
-        x = torch.randn(num_tokens, columns)
-        y = native.multiply_int4(x, packed, group, scales, block_rows)
-        torch.testing.assert_close(y, x @ weight.T, rtol=1e-4, atol=1e-4)
-        small = x.bfloat16()
-        y = cpu_products.int4_linear(small, packed, "torch", group, scales)
-        assert y.dtype == torch.bfloat16
-        assert (y.float() - small.float() @ weight.T).std() / y.float().std() < 0.01
-
-
-@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("rows", "columns", "group"), [(32, 8, 8), (64, 64, 32), (96, 384, 128), (32, 1024, 256)]
-)
-def test_our_int4_product_of_pairs_is_that_of_the_numbers(
-    rows: int, columns: int, group: int, dtype: torch.dtype
-) -> None:
-    """Every number of tokens that registers are filled with; and the same while compiling."""
-    torch.manual_seed(1)
-    stored = torch.randint(0, 16, (rows, columns)).int()
-    stored[0], stored[1] = 0, 15
-    scale, zero = (
-        torch.rand(rows, columns // group),
-        torch.randint(0, 16, (rows, columns // group)),
-    )
-    scales = cpu_products.int4_scales(scale, zero, 1)
-    packed = native.pack_int4_pairs(stored)
-    assert torch.equal(native.unpack_int4_pairs(packed), stored)
-    rounded, shift = (part.T.double()[..., None] for part in scales.unbind(-1))
-    weight = ((stored.unflatten(1, (-1, group)) - 8) * rounded + shift).flatten(1)
-    for num_tokens in (0, 1, 2, 3, 4, 5, 11, 12, 13, 30, 300):
-        x = torch.randn(num_tokens, columns).to(dtype)
-        y = native.multiply_int4_pairs(x, packed, group, scales)
-        wanted = x.bfloat16().double() @ weight.T
-        assert y.dtype == dtype
-        error = (y.double() - wanted).abs() / (x.double().abs() @ weight.T.abs())
-        assert (error < (2e-6 if dtype == torch.float32 else 4e-3)).all()
-
-
-@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
-def test_int4_in_pairs_is_unpacked_where_our_product_cannot_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stored, x = torch.randint(0, 16, (64, 64)).int(), torch.randn(3, 64).bfloat16()
-    scales = cpu_products.int4_scales(torch.rand(64, 2), torch.randint(0, 16, (64, 2)), 1)
-    packed = cpu_products.pack_int4(stored, "pairs")
-    ours = cpu_products.int4_linear(x, packed, "pairs", 32, scales)
-    monkeypatch.setattr(native, "can_run", lambda x: False)
-    unpacked = cpu_products.int4_linear(x, packed, "pairs", 32, scales)  # rounds the weight, too
-    assert (unpacked - ours).float().std() / ours.float().std() < 0.01
 
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+TOKENS = (0, 1, 2, 3, 4, 5, 11, 12, 13, 17, 40)
+"""Every number that registers are filled with, what is left over, and tiles of 16 and of 32."""
+
+
+def group_weight(
+    numbers: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None, middle: int
+) -> torch.Tensor:
+    """(number - middle) * scale + shift `[N, K]`, in float64."""
+    groups = (numbers.double() - middle).unflatten(1, (scale.shape[1], -1))
+    groups = groups * scale.double()[..., None]
+    return (groups if shift is None else groups + shift.double()[..., None]).flatten(1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("rows", "columns", "group"), [(32, 8, 8), (64, 576, 32), (96, 384, 128), (32, 512, 256)]
+)
+def test_a_product_of_groups_is_that_of_the_numbers(
+    rows: int, columns: int, group: int, bits: int, dtype: torch.dtype
+) -> None:
+    """x is rounded to 16 bits a group, or to bfloat16 where many tokens go through tiles; there
+    very many meet a weight in bfloat16."""
+    torch.manual_seed(1)
+    numbers = torch.randint(0, 16, (rows, columns)).int()
+    if bits == 8:
+        numbers = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
+    scale, shift = (torch.rand(rows, columns // group).half() for _ in range(2))
+    blocks = native.pack_int4(numbers) if bits == 4 else native.pack_pairs(numbers)
+    if bits == 4:
+        assert torch.equal(native.unpack_int4(blocks), numbers)
+    for middle, own in ((8, None), (0, shift), (8, shift)):
+        kept = [None if part is None else part.t().contiguous() for part in (scale, own)]
+        matrix = native.Matrix.of_groups(blocks, kept[0], kept[1], middle)
+        weight = group_weight(numbers, scale, own, middle)
+        for num_tokens in TOKENS:
+            x = torch.randn(num_tokens, columns).to(dtype)
+            in_tiles = num_tokens > 12 and native.has_tiles()
+            y = native.multiply(x, matrix)
+            wanted = (x.bfloat16() if in_tiles else x).double() @ weight.T
+            error = (y.double() - wanted).abs() / (x.double().abs() @ weight.T.abs())
+            assert y.dtype == dtype
+            is_rounded = dtype != torch.float32 or (in_tiles and num_tokens > 32)
+            assert (error < (2**-8 if is_rounded else 2e-4)).all()
+
+
+@needs_compiler
+def test_a_token_that_is_not_finite_harms_no_other() -> None:
+    numbers = torch.randint(-127, 128, (32, 64), dtype=torch.int8)
+    scale, ones = torch.ones(2, 32).half(), torch.ones(32)
+    matrices = (
+        native.Matrix.of_groups(packed := native.pack_pairs(numbers), scale),
+        native.Matrix.of_int8(blocks := native.pack_int8(numbers), ones, 64),
+    )
+    assert len(packed) == len(blocks)  # kept alive: a matrix has their addresses
+    for matrix, bad in itertools.product(matrices, (float("nan"), float("inf"))):
+        x = torch.randn(3, 64)
+        x[1, 40] = bad
+        y = native.multiply(x, matrix)
+        assert not y[1].isfinite().any() and y[[0, 2]].isfinite().all()
+        assert (native.multiply(torch.zeros(2, 64), matrix) == 0).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_layer_in_groups_is_unpacked_where_our_product_cannot_run(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(4)
+    numbers = torch.randint(0, 16, (64, 64))
+    numbers = numbers.int() if bits == 4 else numbers.to(torch.int8)
+    layer, x = Linear(64, 64, bias=True), torch.randn(3, 64)
+    layer.bias.data = torch.randn(64)
+    assert cpu_products.hold_groups(layer, numbers, torch.rand(64, 2), torch.rand(64, 2), 8)
+    ours = cpu_products.groups_linear(layer, x, layer.bias)
+    monkeypatch.setattr(native, "can_run", lambda x: False)
+    unpacked = cpu_products.groups_linear(layer, x, layer.bias)
+    torch.testing.assert_close(ours, unpacked, rtol=1e-3, atol=1e-3)
+
+
+@needs_compiler
+def test_scales_that_float16_cannot_hold_keep_their_layer_as_it_is() -> None:
+    layer, numbers = Linear(64, 64, bias=False), torch.zeros(64, 64, dtype=torch.int32)
+    for scale in (torch.full((64, 2), 1e-7), torch.full((64, 2), 1e6)):
+        assert not cpu_products.hold_groups(layer, numbers, scale, None, 8)
+        assert layer.matrix is None
 
 
 @needs_compiler
 @pytest.mark.parametrize(("rows", "columns"), [(32, 2), (64, 200), (96, 130)])
 def test_our_int8_product_is_that_of_the_numbers(rows: int, columns: int) -> None:
-    """Every number of tokens that registers are filled with; also of the largest numbers."""
+    """x is rounded as `quantize_per_token` does; sums are exact, also of the largest numbers."""
     torch.manual_seed(2)
     weight = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
     weight[0], weight[1] = -128, 127
-    packed, scale = native.pack_pairs(weight), torch.rand(rows)
-    assert torch.equal(native.unpack_pairs(packed), weight)
-    for num_tokens in (0, 1, 2, 3, 4, 5, 7, 12, 13, 17):
-        x = torch.randint(-128, 128, (num_tokens, columns), dtype=torch.int8)
-        x[:1] = -128
-        wanted = (x.double() @ weight.double().T).float() * scale
-        assert torch.equal(native.multiply_int8(x, packed, scale), wanted)
+    blocks, scale, bias = native.pack_int8(weight), torch.rand(rows), torch.randn(rows)
+    assert torch.equal(native.unpack_int8(blocks, columns), weight)
+    for num_tokens, x_scale in itertools.product(TOKENS, (0, 0.01)):
+        x = torch.randn(num_tokens, columns)
+        rounded, x_scales = quantize_per_token(x)
+        if x_scale:
+            rounded, x_scales = (x / x_scale).round().clamp(-128, 127), torch.tensor(x_scale)
+        wanted = (rounded.double() @ weight.double().T).float() * scale * x_scales + bias
+        matrix = native.Matrix.of_int8(blocks, scale, columns, x_scale)
+        torch.testing.assert_close(native.multiply(x, matrix, bias), wanted, rtol=2e-6, atol=2e-5)
 
 
 @needs_compiler
 def test_no_sum_of_our_int8_product_leaves_32_bits() -> None:
     columns = native.MOST_INT8_COLUMNS
-    weight = torch.full((32, columns), -128, dtype=torch.int8)
+    weight, ones = torch.full((32, columns), -128, dtype=torch.int8), torch.ones(32)
     assert native.can_multiply_int8(weight)
-    y = native.multiply_int8(weight[:1], native.pack_pairs(weight), torch.ones(32))
-    assert (y == 128 * 128 * columns).all()
+    matrix = native.Matrix.of_int8(blocks := native.pack_int8(weight), ones, columns, 1.0)
+    y = native.multiply(torch.full((17, columns), -128.0), matrix)
+    assert len(blocks) == 1 and (y == 128 * 128 * columns).all()
     for shape in ((32, columns + 2), (32, 3), (33, 2)):
         assert not native.can_multiply_int8(torch.empty(shape, dtype=torch.int8))
 
@@ -243,31 +228,3 @@ def test_a_layer_multiplies_in_the_form_that_its_weight_has(
     torch.testing.assert_close(int8_linear(layer, x, None), wanted)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     torch.testing.assert_close(int8_linear(layer, x, None), wanted)
-
-
-def test_int4_takes_the_product_that_is_made_for_so_many_tokens(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One by torch, a batch by ours, a prompt with the weight unpacked; torch's without ours."""
-    if cpu_products.int4_block_rows() not in native.INT4_BLOCKS:
-        pytest.skip("torch packs int4 weights otherwise here")
-    stored = torch.zeros(64, 64).int()
-    scales = cpu_products.int4_scales(torch.ones(64, 1), torch.full((64, 1), 8), 1)
-    packed, called = cpu_products.pack_int4(stored, "torch"), []
-
-    def noted(name: str) -> None:
-        product = getattr(native if name == "multiply_int4" else cpu_products, name)
-        where = native if name == "multiply_int4" else cpu_products
-        monkeypatch.setattr(where, name, lambda *args: called.append(name) or product(*args))
-
-    for name in ("int4_product", "multiply_int4", "unpack_int4"):
-        noted(name)
-    monkeypatch.setitem(cpu_products.MIN_NATIVE_TOKENS, cpu_products.int4_block_rows(), 8)
-    sizes = (1, 8, cpu_products.MIN_UNPACKED_TOKENS)
-    for size in sizes:
-        cpu_products.int4_linear(torch.ones(size, 64), packed, "torch", 64, scales)
-    ours = "multiply_int4" if native.library() else "int4_product"
-    assert called == ["int4_product", ours, "unpack_int4"]
-    monkeypatch.setattr(native, "can_run", lambda x: False)
-    cpu_products.int4_linear(torch.ones(sizes[1], 64), packed, "torch", 64, scales)
-    assert called[-1] == "int4_product"
