@@ -137,7 +137,7 @@ def make_sampling_metadata(
         values = [value(p) for p in params]
         if all(v == off for v in values):
             return None
-        return torch.tensor(values, dtype=dtype, device=device)
+        return on_device(torch.tensor(values, dtype=dtype), device)
 
     num_logprobs = [p.logprobs for p in params if p.logprobs is not None]
     return SamplingMetadata(
@@ -149,14 +149,24 @@ def make_sampling_metadata(
         min_p=column(lambda p: p.min_p, 0, torch.float32),
         seeds=None
         if all(greedy)
-        else torch.tensor([signed_seed(p) for p in params], device=device),
-        num_output_tokens=torch.tensor([len(row.output_token_ids) for row in batch], device=device),
+        else on_device(torch.tensor([signed_seed(p) for p in params]), device),
+        num_output_tokens=on_device(
+            torch.tensor([len(row.output_token_ids) for row in batch]), device
+        ),
         max_num_logprobs=max(num_logprobs, default=None),
         allowed=_allowed_tokens(params, vocab_size, device),
         logit_bias=_logit_bias(params, device),
         stop_token_ban=_stop_token_ban(batch, vocab_size, device),
         penalties=_penalties(batch, vocab_size, device),
     )
+
+
+def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A copy on the device that waits for nothing: a GPU fetches it from pinned memory when its
+    turn comes. From other memory the copy would wait for all that the GPU has to do before."""
+    if torch.device(device).type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def signed_seed(params: SamplingParams) -> int:
@@ -175,7 +185,7 @@ def _allowed_tokens(
         if p.allowed_token_ids is not None:
             allowed[row] = False
             allowed[row, p.allowed_token_ids] = True
-    return allowed.to(device)
+    return on_device(allowed, device)
 
 
 def _logit_bias(params: Sequence[SamplingParams], device: torch.device | str) -> SparseBias | None:
@@ -188,9 +198,9 @@ def _logit_bias(params: Sequence[SamplingParams], device: torch.device | str) ->
         return None
     rows, token_ids, values = zip(*entries, strict=True)
     return SparseBias(
-        torch.tensor(rows, device=device),
-        torch.tensor(token_ids, device=device),
-        torch.tensor(values, dtype=torch.float32, device=device),
+        on_device(torch.tensor(rows), device),
+        on_device(torch.tensor(token_ids), device),
+        on_device(torch.tensor(values, dtype=torch.float32), device),
     )
 
 
@@ -206,7 +216,7 @@ def _stop_token_ban(
     ]
     if not entries:
         return None
-    return StopTokenBan(*torch.tensor(entries, device=device).unbind(1))
+    return StopTokenBan(*on_device(torch.tensor(entries), device).unbind(1))
 
 
 def _penalties(
@@ -224,7 +234,7 @@ def _penalties(
     counts = torch.zeros(len(rows), vocab_size, device=device)
     counts.index_put_(output, torch.ones(1, device=device), accumulate=True)
     pair_rows, pair_token_ids = map(torch.cat, zip(prompt, output, strict=True))
-    repetition, presence, frequency = torch.tensor(values, device=device).unbind(1)
+    repetition, presence, frequency = on_device(torch.tensor(values), device).unbind(1)
     return Penalties(pair_rows, pair_token_ids, counts, repetition, presence, frequency)
 
 
@@ -241,4 +251,4 @@ def _pairs(
     lengths = torch.tensor([len(token_ids) for _, token_ids in token_lists])
     rows = torch.tensor([row for row, _ in token_lists]).repeat_interleave(lengths)
     flat = [token_id for _, token_ids in token_lists for token_id in token_ids]
-    return rows.to(device), torch.tensor(flat, dtype=torch.int64, device=device)
+    return on_device(rows, device), on_device(torch.tensor(flat, dtype=torch.int64), device)

@@ -30,6 +30,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed.pipeline import missing_tokens
+from mini_vllm.sample.metadata import on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
@@ -379,7 +380,7 @@ class RunnerFrame(ABC):
             if num_logprobs is not None and first < len(state.prompt_token_ids):
                 targets = state.prompt_token_ids[first : seq_len + 1]
                 logits = self.model.compute_logits(hidden[start : start + len(targets)])
-                target_ids = torch.tensor(targets, device=logits.device)
+                target_ids = on_device(torch.tensor(targets), logits.device)
                 tensors = compute_prompt_logprobs(logits, target_ids, num_logprobs)
                 found.append(PromptDrawn(req_id, first, tensors))
             start += num_tokens

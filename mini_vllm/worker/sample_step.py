@@ -19,6 +19,7 @@ from mini_vllm.sample.metadata import (
     SamplingRow,
     has_penalties,
     make_sampling_metadata,
+    on_device,
 )
 from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler
 from mini_vllm.worker.input_batch import CachedRequestState
@@ -123,8 +124,9 @@ class SampleStep:
         allowed = metadata.allowed
         if allowed is None:
             allowed = torch.ones(len(states), vocab_size, dtype=torch.bool, device=self.device)
-        rows, token_ids = torch.tensor(pairs, device=self.device).unbind(1)
-        allowed = allowed.index_put((rows, token_ids), torch.tensor(False, device=self.device))
+        rows, token_ids = on_device(torch.tensor(pairs), self.device).unbind(1)
+        no = torch.zeros((), dtype=torch.bool, device=self.device)
+        allowed = allowed.index_put((rows, token_ids), no)
         return replace(metadata, allowed=allowed)
 
     def metadata_of(self, states: list[CachedRequestState], vocab_size: int) -> SamplingMetadata:
@@ -196,7 +198,7 @@ def logprobs_of(logits: Tensor, token_id: Tensor, named: Sequence[int]) -> Logpr
     Source: vllm/v1/sample/sampler.py#L146-L206 (Sampler.gather_specific_token_logprobs) @ v0.22.1
     """
     logprobs = logits.float().log_softmax(dim=-1)
-    wanted = torch.cat((token_id.clamp(min=0), torch.tensor(named, device=logits.device)))
+    wanted = torch.cat((token_id.clamp(min=0), on_device(torch.tensor(named), logits.device)))
     chosen = logprobs[wanted]
     rank = (logprobs >= chosen[0]).sum()
     return LogprobsTensors(wanted[None], chosen[None], rank[None])
