@@ -582,9 +582,9 @@ def test_09_11_the_reference_rounds_no_better(
 
 
 def test_09_11_hundreds_of_columns(subject: Any, reference: Any) -> None:
-    """The last of 300 columns makes up for the first, with which it is almost equal. Weights and
+    """The last of 260 columns makes up for the first, with which it is almost equal. Weights and
     Hessian may have other dtypes than float32."""
-    columns = 300
+    columns = 260
     p = Program()
     weight, hessian = p.call("torch:zeros", 60, columns), p.call("torch:eye", columns)
     for place in ((0, -1), (-1, 0)):
@@ -592,11 +592,10 @@ def test_09_11_hundreds_of_columns(subject: Any, reference: Any) -> None:
     by_column = {0: normal(1, 60) / 3, 1: np.ones(60), -2: np.ones(60), -1: normal(2, 60) / 3}
     for column, values in by_column.items():
         p.call("operator:setitem", weight.T, column, tensor(p, values))
-    for kinds in (("float32", "float32"), ("bfloat16", "float64")):
-        held = [x.to(p.name(f"torch:{k}")) for x, k in zip((weight, hessian), kinds, strict=True)]
-        result = p.call(f"{GPTQ}gptq_quantize", *held, 4, 2, True)
-        for index in range(4):
-            p.see(item(p, result, index))
+    held = weight.to(p.name("torch:bfloat16")), hessian.to(p.name("torch:float64"))
+    result = p.call(f"{GPTQ}gptq_quantize", *held, 4, 2, True)
+    for index in range(4):
+        p.see(item(p, result, index))
     for found, wanted in zip(subject.run(p), reference.run(p), strict=True):
         assert np.asarray(found).dtype == np.asarray(wanted).dtype
         assert np.allclose(found, wanted, rtol=1e-5)
