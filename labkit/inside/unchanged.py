@@ -29,8 +29,9 @@ ALWAYS = (
     "random", "struct", "threading", "time", "types", "warnings", "zlib",
 )  # fmt: skip
 """Modules of Python that are watched for every phase."""
-FREE = ("hook", "showwarn", "__builtins__", "__warningregistry__")
-"""Parts of names that are there to be given to something else, as `sys.excepthook` is."""
+FREE = ("hook", "showwarn", "manual_seed", "__builtins__", "__warningregistry__")
+"""Parts of names that are there to be given to something else, as `sys.excepthook` is; or that
+their own library does give, as `torch._dynamo` does `torch.manual_seed` when it is imported."""
 DESCRIPTORS = (property, staticmethod, classmethod, types.GetSetDescriptorType)
 CONSTANTS = (int, float, str, bytes, tuple, frozenset)
 IMMUTABLE, ON_HEAP = 1 << 8, 1 << 9
