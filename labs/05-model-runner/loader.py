@@ -54,6 +54,8 @@ def weight_targets(model: LlamaForCausalLM) -> dict[str, Tensor]:
 def load_weights(model: LlamaForCausalLM, folder: Path) -> None:
     """Copy every tensor of the folder's safetensors files into `model`.
 
+    Each is copied once: from the file, which is mapped, straight into the parameter.
+
     Raises ValueError for a missing or unexpected tensor, a wrong shape, or a damaged file.
     """
     # TODO 05.8

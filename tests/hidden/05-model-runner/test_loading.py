@@ -328,6 +328,20 @@ def test_05_8_a_file_for_each_tensor(subject: Any) -> None:
     assert load(subject, config, tensors, files=len(tensors)) == parameters_of(tensors, True)
 
 
+def test_05_8_each_value_is_copied_once(subject: Any) -> None:
+    """From the file's memory into the parameter; a copy between the two costs a large model as much
+    memory again as its largest file."""
+    config, _ = small()
+    tensors = tensors_of(config | {"tie_word_embeddings": False})
+    p = Program()
+    box = write(p, config | {"tie_word_embeddings": False}, tensors, 1, "float32")
+    model = p.call(LOAD_MODEL, box.name, dtype="float32")
+    folder = p.call("pathlib:Path", box.name)
+    load_weights = p.name(f"{LOADER}load_weights")
+    p.see(p.call("labkit.inside.cost:elements", load_weights, model, folder))
+    assert subject.run(p)[0] < 1.5 * sum(tensor.numel() for tensor in tensors.values())
+
+
 def test_05_8_half_precision_is_widened(subject: Any) -> None:
     """A bfloat16 file fills a float32 model with the same values."""
     config, tensors = small()

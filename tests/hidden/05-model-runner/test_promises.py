@@ -24,6 +24,7 @@ many = settings(
 )
 BATCH = "mini_vllm.worker.input_batch:"
 PLAN = "mini_vllm.core.scheduler_output:"
+COST = "labkit.inside.cost:"
 
 
 def make_runner(p: Program, rows: int, tokens: int = 32) -> Any:
@@ -130,6 +131,29 @@ def test_05_3_decodes_lead_in_a_large_batch(subject: Any, number: int) -> None:
     p.see(p.call(f"{BATCH}decodes_first", counts).tolist())
     right = sorted(range(number), key=lambda index: counts[index] != 1)
     assert subject.run(p) == [right]
+
+
+def test_05_3_no_loop_over_requests(subject: Any) -> None:
+    """512 requests take as many steps of Python as 8."""
+    p = Program()
+    flatten = p.name(f"{BATCH}flatten_tokens")
+    for number in (8, 512):
+        counts = p.call("numpy:full", number, 3, dtype="int32")
+        p.see(p.call(f"{COST}steps", flatten, counts, counts))
+    few, many = subject.run(p)
+    assert many < 1.5 * few
+
+
+def test_05_4_no_row_is_copied(subject: Any) -> None:
+    """Sixteen rows of 40,000 tokens, a slot and a token for each: next to no memory is taken."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 16, 40_000, 4)
+    p.set(batch, "rows", [state(p, f"r{row}") for row in range(16)])
+    rows = p.call("numpy:arange", 16)
+    for method in (batch.slot_mapping, batch.append_tokens):
+        method(rows, rows)
+        p.see(p.call(f"{COST}peak_bytes", method, rows, rows))
+    assert max(subject.run(p)) < 100_000
 
 
 def test_05_5_rows_are_dense_when_a_step_begins(subject: Any) -> None:
@@ -394,6 +418,19 @@ def test_05_6_a_step_is_prepared_without_a_trace(subject: Any) -> None:
     assert one == two == again[0] == again[1]
     assert items == [("ben", 2), ("ana", 1)] and plan_after == counts
     assert sorted(computed[:2]) == [8, 10]
+
+
+def test_05_6_a_step_costs_its_tokens(subject: Any) -> None:
+    """Sixteen decodes in rows of 40,000 tokens with tables of 10,000 blocks. Neither is copied:
+    that would take five megabytes, and 640 kB."""
+    p = Program()
+    runner = make_runner(p, 16, 40_000)
+    counts = {f"r{row}": 1 for row in range(16)}
+    step = plan(p, counts, [new(p, name, [5], [9]) for name in counts])
+    runner._update_states(step)
+    runner._prepare_inputs(step)
+    p.see(p.call(f"{COST}peak_bytes", runner._prepare_inputs, step))
+    assert subject.run(p)[0] < 100_000
 
 
 def mixed(p: Program) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labkit.inside.cost import steps
 from labkit.testing import expect
 from mini_vllm.worker.input_batch import decodes_first, flatten_tokens
 
@@ -18,6 +19,8 @@ def test_05_3_stretches_lie_end_to_end(rows: Any) -> None:
     expect(flat.req_indices.tolist(), [0, 1, 2, 2, 2], at=f"{at}: req_indices")
     expect(flat.positions.tolist(), [9, 4, 0, 1, 2], at=f"{at}: positions")
     expect(flat.query_start_loc.tolist(), [0, 1, 2, 5], at=f"{at}: query_start_loc")
+    few, many = (steps(flatten_tokens, *[rows.array([3] * n)] * 2) for n in (8, 512))
+    assert many < 1.5 * few, f"8 requests: {few} steps of Python; 512: {many}. There is a loop"
 
 
 def test_05_3_a_chunk_goes_on_where_the_last_one_ended(rows: Any) -> None:

@@ -16,8 +16,8 @@ def choose_bucket(num_reqs, buckets):
 
 class StaticInputs:
     def fill(self, input_ids, positions, metadata, bucket):
-        self.slot_mapping[:bucket] = -1
-        self.seq_lens[:bucket] = 0
+        self.slot_mapping.fill_(-1)
+        self.seq_lens.zero_()
         step = {
             "input_ids": input_ids,
             "positions": positions,
