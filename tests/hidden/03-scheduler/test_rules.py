@@ -1039,14 +1039,15 @@ def test_03_7_the_end_is_asked_of_tokens_and_only_told(
 
 @pytest.mark.parametrize(("eos", "reason"), [(5, None), (None, 5), (6, 5)])
 def test_03_7_the_end_of_text_has_no_name(subject: Any, eos: int | None, reason: Any) -> None:
-    """Token 5 is a stop token. If it is the end of the text as well, that is asked first."""
+    """Token 5 is a stop token. If it is the end of the text as well, that is asked first. The one
+    before `min_tokens` ends nothing, neither then nor when the next token comes."""
     p = Program()
-    a = request(p, "a", 3, eos=eos, stop_token_ids=[5])
-    tokens = p.call("builtins:list", [4, 5, 6])
+    a = request(p, "a", 3, eos=eos, stop_token_ids=[5], min_tokens=2)
+    tokens = p.call("builtins:list", [5, 4, 5, 6])
     p.see(p.call("builtins:str", scheduler(p)._append_until_stop(a, tokens)))
     p.see(tokens)
     p.see(a.stop_reason)
-    assert subject.run(p) == ["FINISHED_STOPPED", [4, 5], reason]
+    assert subject.run(p) == ["FINISHED_STOPPED", [5, 4, 5], reason]
 
 
 @pytest.mark.parametrize("max_tokens", [None, 30])

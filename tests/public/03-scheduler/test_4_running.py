@@ -20,6 +20,12 @@ def test_03_4_a_decode_takes_a_block_only_at_the_border(chat: Any) -> None:
     expect(step.num_scheduled_tokens, {"ana": 1, "ben": 1}, at=at)
     expect(step.new_block_ids, {"ana": [4]}, at=f"{at}: who needs a new block?")
     expect(step.token_budget, 14, at="budget 16, two decodes")
+    scheduler = chat.scheduler(lookahead=3)
+    chat.start(scheduler, chat.request("cleo", 5), computed=5, output=1)
+    step = chat.step(scheduler)
+    scheduler._schedule_running(step)
+    at = "cleo has 5 computed of 6 tokens and 3 of lookahead: slots for 9, she holds 2 blocks of 4"
+    expect(step.new_block_ids, {"cleo": [3]}, at=at)
 
 
 def test_03_4_in_order_of_admission_until_the_budget_is_used_up(chat: Any) -> None:

@@ -30,6 +30,10 @@ def test_03_5_an_admitted_request_runs_with_its_whole_table(chat: Any) -> None:
     expect(step.new_block_ids, {"ana": [1, 2]}, at="6 tokens in blocks of 4")
     expect(chat.names(step.new), ["ana"], at="requests that the worker has never seen")
     expect(ana.num_computed_tokens, 0, at="_try_admit leaves the advancing to schedule()")
+    scheduler = chat.scheduler(max_model_len=8)
+    step = chat.step(scheduler)
+    scheduler._try_admit(step, waiting(scheduler, chat.request("ben", 8)))
+    expect(step.num_scheduled_tokens, {"ben": 8}, at="ben's 8 tokens, max_model_len 8: all of them")
 
 
 def test_03_5_a_prompt_is_cut_to_threshold_and_budget(chat: Any) -> None:

@@ -46,6 +46,8 @@ def test_03_7_a_stop_token_stops_and_is_named(chat: Any) -> None:
     both = request_with(chat, [EOS], stop_token_ids=[EOS])
     expect(scheduler.check_stop(both), STOPPED, at="the newest token is EOS and a stop token")
     expect(both.stop_reason, None, at="EOS is looked at first, and names no reason")
+    older = request_with(chat, [STOP, WORD], stop_token_ids=[STOP])
+    expect(scheduler.check_stop(older), None, at="a stop token that is not the newest token")
 
 
 def test_03_7_max_tokens_counts_output_only(chat: Any) -> None:
@@ -67,8 +69,9 @@ def test_03_7_max_model_len_counts_prompt_and_output(chat: Any) -> None:
     at = "4 prompt tokens, max_model_len 10"
     five = scheduler.check_stop(request_with(chat, [WORD] * 5, max_tokens=99))
     expect(five, None, at=f"{at}, 5 output tokens: 9 in all")
-    six = scheduler.check_stop(request_with(chat, [WORD] * 6, max_tokens=99))
-    expect(six, CAPPED, at=f"{at}, 6 output tokens: 10 in all")
+    full = request_with(chat, [WORD] * 6, max_tokens=99)
+    expect(scheduler.check_stop(full), CAPPED, at=f"{at}, 6 output tokens: 10 in all")
+    expect(full.status, RequestStatus.WAITING, at="check_stop says what comes, and ends nothing")
 
 
 def test_03_7_eos_on_the_last_permitted_token_is_a_stop(chat: Any) -> None:
