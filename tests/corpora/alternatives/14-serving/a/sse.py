@@ -4,7 +4,16 @@
 def sse_event(body):
     import json
 
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n".encode()
+    return f"data: {json.dumps(in_json(body), ensure_ascii=False)}\n\n".encode()
+
+
+def in_json(value):
+    """NaN and the infinities are null: JSON has no such numbers."""
+    if isinstance(value, dict):
+        return {key: in_json(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [in_json(inner) for inner in value]
+    return None if isinstance(value, float) and value - value != 0.0 else value
 
 
 async def listen_for_disconnect(receive):
