@@ -9,16 +9,15 @@ On the device "cpu", with small shapes, the same code says how it counts; see it
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.gpu.workload import SHAPE, num_weights, write_model
+from labkit.gpu.workload import SHAPE, compilations, num_weights, write_model
 
 LARGE = {
     "num_hidden_layers": 36,
@@ -74,25 +73,6 @@ def least_step_bytes(shape: dict[str, int], num_requests: int, context: int) -> 
     values."""
     token = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
     return 2 * (num_weights(shape) + token * num_requests * context)
-
-
-@contextlib.contextmanager
-def compilations() -> Iterator[list[str]]:
-    """The Triton kernels that are compiled inside the block: none, if all were before."""
-    import triton
-
-    runtime, found = triton.knobs.runtime, list[str]()
-    before = runtime.jit_post_compile_hook
-
-    def note(*args: Any, **kwargs: Any) -> Any:
-        found.append(str(kwargs.get("repr", "a kernel")))
-        return before(*args, **kwargs) if before is not None else None
-
-    runtime.jit_post_compile_hook = note
-    try:
-        yield found
-    finally:
-        runtime.jit_post_compile_hook = before
 
 
 def measure(

@@ -7,11 +7,12 @@ starts; torch, transformers and the engine are imported only there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,25 @@ def write_model(folder: Path, shape: dict[str, int]) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG | shape))
 
 
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The Triton kernels that are compiled inside the block: none, if all were before."""
+    import triton
+
+    runtime, found = triton.knobs.runtime, list[str]()
+    before = runtime.jit_post_compile_hook
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        found.append(str(kwargs.get("repr", "a kernel")))
+        return before(*args, **kwargs) if before is not None else None
+
+    runtime.jit_post_compile_hook = note
+    try:
+        yield found
+    finally:
+        runtime.jit_post_compile_hook = before
+
+
 def run_mini_vllm(workload: Workload, folder: Path, seconds: float) -> dict[str, Any]:
     """Our engine: once with one new token a request, which is the prefill, then in full.
 
@@ -156,8 +176,6 @@ def run_mini_vllm(workload: Workload, folder: Path, seconds: float) -> dict[str,
         if tokens != sum(lens):
             raise RuntimeError(f"{tokens} output tokens instead of {sum(lens)}")
         return elapsed
-
-    from labkit.gpu.decode import compilations
 
     ones = [1] * len(workload.prompts)
     # What is compiled at first use is compiled now: prompts alone, and beside decodes that end.

@@ -155,7 +155,7 @@ def test_the_decode_part_counts_on_a_cpu() -> None:
 def test_a_compilation_inside_a_timed_run_is_seen() -> None:
     import triton
 
-    with decode.compilations() as found:
+    with end_to_end.compilations() as found:
         assert triton.knobs.runtime.jit_post_compile_hook is not None
         triton.knobs.runtime.jit_post_compile_hook(repr="my_kernel", fn=None)
     assert found == ["my_kernel"]
