@@ -12,8 +12,9 @@ A trace is one JSON document::
 A replay prints one JSON line a step, with the keys of `STEP_FIELDS`.
 
 Features have keys of their own, all left out where a feature is not used. A configuration with
-`num_speculative_tokens`, `max_loras`, `encoder_cache_size` or `connector` switches one on; then
-requests may say `lora`, `images` or `external`, and step lines have the keys of `FEATURE_FIELDS`.
+`num_speculative_tokens`, `max_loras`, `encoder_cache_size`, `connector` or `groups` switches one
+on; then requests may say `lora`, `images` or `external`, and step lines have the keys of
+`FEATURE_FIELDS`.
 `grammar` needs no switch: the request is ready that many steps after it came.
 """
 
@@ -27,6 +28,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.json_files import parse_json
 
 STEP_FIELDS = (
@@ -48,6 +50,9 @@ FEATURE_FIELDS: dict[str, tuple[str, ...]] = {
     "encoder_cache_size": ("encode", "forgotten"),
     # ids whose KV is on its way, ids that have ended but keep blocks, {id: tokens kept}
     "connector": ("loading", "held", "rewound"),
+    # {id: blocks of groups 1 and up}, {admitted id: [tokens found, blocks of each group]}, ids in
+    # the order in which they became free and lost their hash, {running id: its tables}
+    "groups": ("group_block_ids", "hits", "freed", "evicted", "tables"),
 }
 """What a step line says besides, by the key of the configuration that switches it on."""
 DESCRIPTIVE_FIELDS = ("config", "added")
@@ -91,6 +96,22 @@ class TraceConfig:
     delay_factor: float = 0.0
     watermark: float = 0.01
     async_scheduling: bool = False  # each step is planned before the one before is taken in
+    groups: tuple[GroupSpec, ...] = ()  # what layers remember; `block_size` is that of the first
+
+    def __post_init__(self) -> None:
+        if self.groups:
+            object.__setattr__(self, "groups", tuple(map(_group, self.groups)))
+            object.__setattr__(self, "block_size", self.groups[0].block_size)
+
+
+def _group(item: Any) -> GroupSpec:
+    """Raises ValueError unless `item` is a group, or an object with the arguments of one."""
+    if isinstance(item, GroupSpec):
+        return item
+    names = [field.name for field in fields(GroupSpec)]
+    if not isinstance(item, Mapping) or not {"kind", "block_size"} <= item.keys() <= set(names):
+        raise ValueError(f"groups holds {item!r}; each is an object with {', '.join(names)}")
+    return GroupSpec(**item)
 
 
 CHOICES = {
@@ -213,7 +234,7 @@ def _changed(item: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A field's value as JSON has it."""
-    if isinstance(value, (Prompt, External)):
+    if isinstance(value, (Prompt, External, GroupSpec)):
         return _changed(value, {})
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
@@ -379,7 +400,10 @@ def _build(cls: Any, data: Any, where: str) -> Any:
     missing = [k for k in ("id", "prompt", "len") if k in known and k not in values]
     if missing:
         raise TraceError(f"{where}: `{missing[0]}` is missing")
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise TraceError(f"{where}: {error}") from None
 
 
 def _value(name: str, value: Any, kind: str, where: str) -> Any:
@@ -396,6 +420,8 @@ def _value(name: str, value: Any, kind: str, where: str) -> Any:
         return tuple(_value("answer", item, "int | None", where) for item in _list(value, where))
     if "| None" in kind and value is None:
         return None
+    if name == "groups":
+        return _list(value, where)
     if name == "external":
         return _build(External, value, f"{where}: external")
     want: dict[str, tuple[type | tuple[type, ...], str]] = {

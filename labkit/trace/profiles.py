@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from labkit.trace.format import TraceConfig
+from mini_vllm.core.cache_groups import GroupSpec
 
 
 @dataclass(frozen=True)
@@ -292,11 +293,66 @@ def _external(rng: Random) -> Shape:
     )
 
 
+def _hybrid(rng: Random) -> Shape:
+    """Layers that remember differently: windows, chunks or states, alone or beside full attention.
+
+    The pool holds what one request holds at most, for vLLM lets one that needs more wait for ever.
+    """
+    size = rng.choice((4, 4, 8, 16))
+    length = rng.choice((64, 96, 160))
+    full = GroupSpec("full", size)
+    window = GroupSpec(
+        "sliding_window", size, window=rng.choice((3, size, size + 1, 2 * size, 5 * size))
+    )
+    local = GroupSpec("chunked_local", size, chunk=size * rng.choice((1, 2, 3)))
+    groups = rng.choice(
+        (
+            (full, window),
+            (window, full, window),
+            (full, replace(window, block_size=size * rng.choice((2, 4)))),
+            (replace(full, block_size=2 * size), window),
+            (window,),
+            (full, local),
+            (full, GroupSpec("mamba", size, mode="align")),
+            (full, GroupSpec("mamba", size, mode="align")),
+            (full, GroupSpec("mamba", size, mode="all")),
+            (full, GroupSpec("mamba", length, mode="none")),
+        )
+    )
+    modes = {group.mode for group in groups if group.kind == "mamba"}
+    budget = max(rng.choice((17, 24, 40, 64, 160)), size)
+    most = sum(_held_at_most(group, budget, length) for group in groups)
+    config = TraceConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=rng.choice((2, 4, 8)),
+        num_gpu_blocks=1 + rng.choice((most + rng.randint(0, most // 2), most * rng.randint(3, 6))),
+        max_model_len=length,
+        enable_prefix_caching="none" not in modes and (bool(modes) or rng.random() < 0.85),
+        long_prefill_token_threshold=rng.choice((0, 0, max(16, size))),
+        policy=rng.choice(("fcfs", "fcfs", "fcfs", "priority")),
+        scheduler_reserve_full_isl=rng.random() < 0.5,
+        groups=groups,
+    )
+    return Shape(
+        config, prompt=(1, length - 8), max_tokens=(1, 60), share=0.4, reuse=0.4, priorities=3,
+        aborts=0.1,
+    )  # fmt: skip
+
+
+def _held_at_most(group: GroupSpec, budget: int, length: int) -> int:
+    """Blocks of a group that one request holds or reserves at most."""
+    whole = -(-length // group.block_size)
+    if group.kind == "sliding_window":
+        return min(whole, -(-min(group.window - 1 + budget, length) // group.block_size)) + 1
+    return 3 if group.mode == "align" else whole
+
+
 FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {
     "drafts": _drafts,
     "lora": _lora,
     "images": _images,
     "external": _external,
+    "hybrid": _hybrid,
 }
 """Those of features that a scheduler may lack."""
 

@@ -28,6 +28,7 @@ from labkit.trace.format import (
     sample_tokens,
     step_fields,
 )
+from labkit.trace.groups import GroupWatch
 from labkit.trace.stand_ins import Grammars, ScriptedConnector, connector_output
 
 Line = dict[str, Any]
@@ -173,9 +174,15 @@ class ReferenceSubject:
             use_eagle=config.spec_method == "eagle" and config.num_speculative_tokens > 0,
             kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
+            groups=config.groups,
         )
         if self.script is not None and not config.uncache_refunded_blocks:
             self.scheduler.breaks_deadlocks = False  # type: ignore[attr-defined]
+
+        self.watch: GroupWatch | None = None
+        if config.groups:
+            manager = self.scheduler.kv_cache_manager
+            self.watch = GroupWatch(manager, "evict", _ids_of_groups)
 
     def add(self, event: Add, prompt_token_ids: list[int]) -> None:
         from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
@@ -234,6 +241,7 @@ class ReferenceSubject:
         scheduled = dict(output.num_scheduled_tokens)
         preempted = list(output.preempted_req_ids)
         blocks = ordered_blocks(output.new_block_ids, scheduled)
+        tables = self._tables()
         planned = {i: self.requests[i] for i in scheduled if i in self.requests}
         drafts = dict(output.scheduled_spec_decode_tokens)
         late = self.late.sampled if self.late is not None else {}
@@ -264,7 +272,29 @@ class ReferenceSubject:
             ],
             "held": sorted(getattr(self.scheduler, "held", ())),
             "rewound": rewound,
+            **self._groups(output),
+            "tables": tables,
         }
+
+    def _tables(self) -> dict[str, list[list[int]]]:
+        """The block tables of those who run, by group, if there are groups."""
+        if self.watch is None:
+            return {}
+        manager: Any = self.scheduler.kv_cache_manager
+        if not hasattr(manager, "get_group_block_ids"):  # one group that remembers everything
+            return {r.request_id: [manager.get_block_ids(r.request_id)] for r in self._running()}
+        return {r.request_id: manager.get_group_block_ids(r.request_id) for r in self._running()}
+
+    def _running(self) -> list[Any]:
+        return list(self.scheduler.running)
+
+    def _groups(self, output: Any) -> dict[str, Any]:
+        if self.watch is None:
+            return {}
+        admitted = [new.req_id for new in output.scheduled_new_reqs]
+        resumed = output.scheduled_cached_reqs.resumed_req_ids
+        order = [i for i in output.num_scheduled_tokens if i in admitted or i in resumed]
+        return self.watch.line(order, output.group_block_ids)
 
     def _rewound(self, output: Any) -> dict[str, int]:
         """Who had to go back in this step, and to how many tokens."""
@@ -306,6 +336,11 @@ class ReferenceSubject:
         for request in ended:
             del self.requests[request.request_id]
         return [[r.request_id, r.status.name, _reason(r)] for r in ended]
+
+
+def _ids_of_groups(blocks: Any) -> list[list[int]]:
+    grouped = hasattr(blocks, "get_group_block_ids")
+    return blocks.get_group_block_ids() if grouped else [blocks.get_block_ids()]
 
 
 def _reason(request: Any) -> int | str | None:

@@ -32,7 +32,9 @@ from labkit.trace.format import (
     parse_trace,
     placeholder,
 )
+from labkit.trace.groups import GroupWatch
 from labkit.trace.runner import Line, Plan, end_reason, ordered_blocks, replay, sampled_tokens
+from mini_vllm.core.cache_groups import GroupSpec
 
 MAX_STEPS = 20000
 """Steps after which a trace is given up, so that a scheduler that makes no progress ends too."""
@@ -47,8 +49,12 @@ class VllmSubject:
 
         init_none_hash(sha256)
         self.config = config
-        self.block_hasher = get_request_block_hasher(config.block_size, sha256)
+        self.block_hasher = get_request_block_hasher(block_sizes(config)[1], sha256)
         self.scheduler = make_scheduler(config)
+        self.watch: GroupWatch | None = None
+        if config.groups:
+            manager = self.scheduler.kv_cache_manager
+            self.watch = GroupWatch(manager, "_maybe_evict_cached_block", _ids_of_groups)
         self.requests: dict[str, Any] = {}
         self.preempted: list[str] = []
         self.late: Plan | None = None
@@ -155,6 +161,7 @@ class VllmSubject:
         output = self.scheduler.schedule()
         self._advance_grammars()
         scheduled = dict(output.num_scheduled_tokens)
+        tables = self._tables()
         drafts = {i: list(d) for i, d in output.scheduled_spec_decode_tokens.items()}
         planned = {i: self.requests[i] for i in scheduled}
         late = self.late.sampled if self.late is not None else {}
@@ -186,7 +193,32 @@ class VllmSubject:
             ],
             "held": sorted(i for i, r in self.scheduler.requests.items() if r.is_finished()),
             "rewound": dict(sorted(self.rewound.items())),
+            **self._groups(output),
+            "tables": tables,
         }
+
+    def _tables(self) -> dict[str, list[list[int]]]:
+        """The block tables of those who run, by group, if there are groups."""
+        if self.watch is None:
+            return {}
+        get_blocks = self.scheduler.kv_cache_manager.coordinator.get_blocks
+        return {
+            r.request_id: [[b.block_id for b in table] for table in get_blocks(r.request_id)]
+            for r in self.scheduler.running
+        }
+
+    def _groups(self, output: Any) -> dict[str, Any]:
+        if self.watch is None:
+            return {}
+        cached = output.scheduled_cached_reqs
+        admitted = {r.req_id for r in output.scheduled_new_reqs} | cached.resumed_req_ids
+        blocks = {r.req_id: [list(b) for b in r.block_ids[1:]] for r in output.scheduled_new_reqs}
+        for request_id, new in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            blocks[request_id] = [list(b) for b in new[1:]] if new is not None else []
+        order = list(output.num_scheduled_tokens)
+        return self.watch.line(
+            [i for i in order if i in admitted], {i: blocks[i] for i in order if i in blocks}
+        )
 
     def _propose(self, planned: dict[str, Any], sampled: dict[str, list[int]]) -> None:
         """Hand in guesses, as `EngineCore.post_step` does."""
@@ -280,8 +312,12 @@ def _scripted_connector(script: Script, block_size: int) -> Any:
     return Scripted()
 
 
+def _ids_of_groups(blocks: Any) -> list[list[int]]:
+    return [[block.block_id for block in table] for table in blocks.blocks]
+
+
 def _new_block_ids(output: Any) -> dict[str, list[int]]:
-    """Blocks by request from the two halves of a `SchedulerOutput`; there is one cache group."""
+    """Blocks of group 0 by request, from the two halves of a `SchedulerOutput`."""
     blocks = {r.req_id: r.block_ids[0] for r in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     for request_id, new in zip(cached.req_ids, cached.new_block_ids, strict=True):
@@ -308,25 +344,71 @@ def _waiting(scheduler: Any) -> list[Any]:
     return both if scheduler.policy.value == "fcfs" else sorted(both)
 
 
-def make_scheduler(config: TraceConfig) -> Any:
-    """vLLM's scheduler for one attention layer, with everything optional switched off."""
+def make_cache(config: TraceConfig) -> Any:
+    """vLLM's description of the cache: one layer that remembers everything, or one a group."""
     import torch
-    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-    spec = FullAttentionSpec(
-        block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float16
+    from vllm.v1.kv_cache_interface import (
+        ChunkedLocalAttentionSpec,
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        MambaSpec,
+        SlidingWindowSpec,
     )
-    cache = KVCacheConfig(
+
+    groups = config.groups or (GroupSpec("full", config.block_size),)
+    specs: list[Any] = []
+    for group in groups:
+        heads = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
+        size = group.block_size
+        if group.kind == "full":
+            specs.append(FullAttentionSpec(block_size=size, **heads))
+        elif group.kind == "sliding_window":
+            specs.append(SlidingWindowSpec(block_size=size, sliding_window=group.window, **heads))
+        elif group.kind == "chunked_local":
+            specs.append(
+                ChunkedLocalAttentionSpec(
+                    block_size=size, attention_chunk_size=group.chunk, **heads
+                )
+            )
+        else:
+            specs.append(
+                MambaSpec(
+                    block_size=size,
+                    shapes=((1,),),
+                    dtypes=(torch.float32,),
+                    mamba_cache_mode=group.mode,
+                )
+            )
+    return KVCacheConfig(
         num_blocks=config.num_gpu_blocks,
         kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        kv_cache_groups=[KVCacheGroupSpec([f"layer{i}"], s) for i, s in enumerate(specs)],
     )
+
+
+def block_sizes(config: TraceConfig) -> tuple[int, int]:
+    """Tokens to which the scheduler aligns, and tokens that one hash covers."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+    return resolve_kv_cache_block_sizes(make_cache(config), make_config(config))
+
+
+def make_scheduler(config: TraceConfig) -> Any:
+    """vLLM's scheduler for such a cache, with everything optional switched off."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    scheduler_block_size, hash_block_size = block_sizes(config)
     no_grammar = SimpleNamespace(should_advance=lambda request: False)
     no_images = SimpleNamespace(supports_multimodal_inputs=lambda *args: False)
     scheduler = (AsyncScheduler if config.async_scheduling else Scheduler)(
-        make_config(config), cache, no_grammar, block_size=config.block_size, mm_registry=no_images
+        make_config(config),
+        make_cache(config),
+        no_grammar,
+        block_size=scheduler_block_size,
+        hash_block_size=hash_block_size,
+        mm_registry=no_images,
     )
     if config.encoder_cache_size:  # what it would have got from a model that sees
         from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
@@ -356,7 +438,8 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
             num_gpu_blocks=config.num_gpu_blocks,
             enable_prefix_caching=config.enable_prefix_caching,
             block_size=config.block_size,
-            mamba_cache_mode="none",
+            hash_block_size=None,
+            mamba_cache_mode=next((g.mode for g in config.groups if g.kind == "mamba"), "none"),
         ),
         model_config=SimpleNamespace(
             is_encoder_decoder=False,

@@ -194,6 +194,12 @@ class KVCacheManager:
             " (phase 02, 02-mini-build.md#task-5)"
         )
 
+    def cache_tokens(self, request: Request, num_tokens: int) -> None:
+        """Make the blocks findable that the first ``num_tokens`` tokens fill."""
+        num_full_blocks = num_tokens // self.block_size
+        if self.enable_caching and num_full_blocks > self.num_cached_blocks[request.request_id]:
+            self.cache_blocks(request, num_full_blocks)
+
     def uncache_blocks(self, request: Request, num_valid_tokens: int) -> None:
         """Take the blocks after the first ``num_valid_tokens`` tokens out of the cache again.
 

@@ -548,12 +548,8 @@ class Scheduler:
         Source: vllm/v1/core/sched/async_scheduler.py#L56-L60
         (AsyncScheduler._update_request_with_output) @ v0.22.1
         """
-        manager = self.kv_cache_manager
-        if manager.enable_caching:
-            num_known = request.num_computed_tokens - request.num_output_placeholders
-            num_full_blocks = num_known // manager.block_size
-            if num_full_blocks > manager.num_cached_blocks[request.request_id]:
-                manager.cache_blocks(request, num_full_blocks)
+        num_known = request.num_computed_tokens - request.num_output_placeholders
+        self.kv_cache_manager.cache_tokens(request, num_known)
 
     def _append_until_stop(self, request: Request, token_ids: list[int]) -> RequestStatus | None:
         """Append tokens up to the first that ends the request; the rest is cut from the list.

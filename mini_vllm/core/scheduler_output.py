@@ -92,6 +92,9 @@ class SchedulerOutput:
     """(host block, device block)."""
     blocks_to_copy: list[tuple[int, int]] = field(default_factory=list)
     """(source, destination) on the device, for copy-on-write."""
+    group_block_ids: dict[str, list[list[int]]] = field(default_factory=dict)
+    """As ``new_block_ids``, of the groups 1 and up of a model whose layers remember differently.
+    The null block, 0, stands where nothing is read any more."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Batch inputs of scheduler extensions, by name."""
     new_token_ids: dict[str, list[int]] = field(default_factory=dict)

@@ -11,9 +11,11 @@ from typing import Any
 
 from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from mini_vllm.config.combinations import ARRIVES, not_yet
+from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
 from mini_vllm.core.encoder_inputs import EncoderInputs
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.hybrid_kv_cache_manager import GroupSteps, HybridKVCacheManager
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.kv_transfer.events import KVEventLog, KVEventManager
@@ -36,6 +38,7 @@ def make_scheduler(
     scheduler_cls: type[Scheduler] | None = None,
     extensions: Sequence[SchedulerExtension] = (),
     max_concurrent_batches: int = 1,
+    groups: Sequence[GroupSpec] = (),
 ) -> Scheduler:
     """Build a scheduler with the extensions of the features that are switched on.
 
@@ -53,6 +56,8 @@ def make_scheduler(
         extensions: further ones, asked after those of the features.
         max_concurrent_batches: plans that may be on their way at once; with late results at least
             two.
+        groups: what the model's groups of layers remember (phase 18). None, or one that is "full":
+            all layers remember everything, and one block table holds it.
 
     Raises:
         ValueError: for a feature that is not there yet, naming the phase that brings it; for a
@@ -76,6 +81,10 @@ def make_scheduler(
     if scheduler_config.encoder_cache_size is not None:
         images = EncoderInputs(scheduler_config)
         features.append(images)
+    steps = None
+    if len(groups) > 1 or any(group.kind != "full" for group in groups):
+        steps = GroupSteps(groups)
+        features.append(steps)
     made_of = (scheduler_config, cache_config, (*features, *extensions), hash_root)
     cls = scheduler_cls or Scheduler
     if connector is None:
@@ -92,11 +101,44 @@ def make_scheduler(
         RemoteKVCacheManager: connector is not None,
         EagleKVCacheManager: use_eagle,
     }
-    if any(parts.values()):
+    if steps is not None:
+        steps.manager = scheduler.kv_cache_manager = _hybrid_manager(
+            scheduler, groups, [part.__name__ for part, is_on in parts.items() if is_on], hash_root
+        )
+    elif any(parts.values()):
         manager = scheduler.kv_cache_manager = _make_manager(scheduler, parts, hash_root)
         if kv_events is not None and isinstance(manager, KVEventManager):
             kv_events.watch(manager)
     return scheduler
+
+
+def _hybrid_manager(
+    scheduler: Scheduler,
+    groups: Sequence[GroupSpec],
+    others: Sequence[str],
+    hash_root: bytes | None,
+) -> HybridKVCacheManager:
+    """The manager of several groups, in the place of the plain one."""
+    plain = scheduler.kv_cache_manager
+    if others or type(plain) is not KVCacheManager:
+        raise ValueError(
+            f"layers that remember differently ({len(groups)} groups) do not go with "
+            f"{', '.join(others) or type(plain).__name__}; leave that feature out, or choose a "
+            "model whose layers all remember everything"
+        )
+    if groups[0].block_size != plain.block_size:
+        raise ValueError(
+            f"block_size is {plain.block_size}; it must be that of group 0, "
+            f"{groups[0].block_size}; set cache_config.block_size so"
+        )
+    return HybridKVCacheManager(
+        groups,
+        plain.block_pool.num_gpu_blocks,
+        scheduler.max_model_len,
+        scheduler.scheduler_config.max_num_batched_tokens,
+        plain.enable_caching,
+        hash_root,
+    )
 
 
 def _remote_scheduler(wanted: type[Scheduler]) -> type[RemoteKVScheduler]:
