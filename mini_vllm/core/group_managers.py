@@ -197,7 +197,7 @@ class GroupManager:
         """The name of a request's block ``index`` in a group. A block of several hashes joins
         them.
 
-        Source: vllm/v1/core/kv_cache_utils.py#L56-L68 (make_block_hash_with_group_id) @ v0.22.1
+        Source: vllm/v1/core/kv_cache_utils.py#L55-L64 (make_block_hash_with_group_id) @ v0.22.1
         """
         size = self.hashes_per_block
         hashes = request.block_hashes[index * size : (index + 1) * size]
@@ -305,7 +305,7 @@ class LocalManager(GroupManager):
     ) -> Tables:
         """Blocks before the chunk count as found, for nobody reads them; then from the left.
 
-        Source: vllm/v1/core/single_type_kv_cache_manager.py#L692-L780
+        Source: vllm/v1/core/single_type_kv_cache_manager.py#L697-L787
         (ChunkedLocalAttentionManager.find_longest_cache_hit) @ v0.22.1
         """
         start = self.num_skipped_tokens(max_length) // self.block_size
