@@ -69,25 +69,6 @@ def nano_vllm(num_prompts: int = 256, longest: int = 1024) -> Workload:
     return Workload(prompts, [draw.randint(100, longest) for _ in range(num_prompts)])
 
 
-@contextlib.contextmanager
-def compilations() -> Iterator[list[str]]:
-    """The Triton kernels that are compiled inside the block: none, if all were before."""
-    import triton
-
-    runtime, found = triton.knobs.runtime, list[str]()
-    before = runtime.jit_post_compile_hook
-
-    def note(*args: Any, **kwargs: Any) -> Any:
-        found.append(str(kwargs.get("repr", "a kernel")))
-        return before(*args, **kwargs) if before is not None else None
-
-    runtime.jit_post_compile_hook = note
-    try:
-        yield found
-    finally:
-        runtime.jit_post_compile_hook = before
-
-
 def num_weights(shape: dict[str, int] = SHAPE) -> int:
     """Weights that each decode step reads; the embedding counts once, as the output's matrix."""
     q, kv = (

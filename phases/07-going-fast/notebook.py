@@ -69,7 +69,7 @@ PARTS = {  # what we call it: where it lives
     "prepare": ("model_runner", "_prepare_inputs"),
     "forward": ("model_runner", "_forward"),
     "logits": ("model", "compute_logits"),
-    "sample": ("model_runner.sample_step", "sample"),
+    "sample": ("model_runner.sample_step", "draw"),
     "update": ("scheduler", "update_from_output"),
 }
 
