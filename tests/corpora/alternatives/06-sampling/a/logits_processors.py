@@ -66,11 +66,13 @@ def apply_top_p(logits, top_p):
     for row, wanted in zip(changed, top_p.tolist(), strict=True):
         if wanted >= 1:
             continue
-        order = row.argsort(descending=True).tolist()
-        probabilities = row.double().softmax(dim=-1).tolist()
+        probabilities = row.double().softmax(dim=-1)
+        order = row.topk(min(128, len(row))).indices
+        if probabilities[order].sum() < wanted:
+            order = row.argsort(descending=True)
         total = 0.0
-        for token_id in order:
-            total += probabilities[token_id]
+        for token_id, share in zip(order.tolist(), probabilities[order].tolist(), strict=True):
+            total += share
             if total >= wanted:
                 break
         row[row < row[token_id].item()] = NEG_INF

@@ -27,13 +27,15 @@ def apply_logit_bias(logits, rows, token_ids, values):
 
 
 def apply_penalties(logits, rows, token_ids, output_counts, repetition, presence, frequency):
-    used = torch.zeros_like(logits, dtype=torch.bool)
-    used[rows, token_ids] = True
-    factor = repetition[:, None].expand_as(logits)
-    penalised = torch.where(logits > 0, logits / factor, logits * factor)
-    penalised -= frequency[:, None] * output_counts
-    penalised -= presence[:, None] * (output_counts > 0).float()
-    return torch.where(used, penalised, logits)
+    places = (rows, token_ids)
+    counts = output_counts[places]
+    old, factor = logits[places], repetition[rows]
+    old = old * torch.where(old > 0, 1 / factor, factor)
+    old -= frequency[rows] * counts
+    old -= presence[rows] * counts.clamp(max=1).float()
+    penalised = logits.clone()
+    penalised[places] = old
+    return penalised
 
 
 def apply_temperature(logits, temperature):
@@ -53,12 +55,17 @@ def apply_top_k(logits, top_k):
 
 
 def apply_top_p(logits, top_p):
-    num_larger, falling = larger_tokens(logits)
-    probabilities = falling.double().softmax(dim=-1)
-    before = torch.nn.functional.pad(probabilities.cumsum(dim=-1), (1, 0))
-    mass_of_larger = before.gather(1, num_larger)
-    kept = (mass_of_larger < top_p.double()[:, None]) | (top_p >= 1)[:, None]
-    return logits.masked_fill(~kept, NEG_INF)
+    wanted = top_p.double()[:, None]
+    total = logits.double().logsumexp(dim=-1, keepdim=True)
+    for size in (min(128, logits.shape[1]), logits.shape[1]):
+        falling = logits.topk(size, dim=-1).values
+        shares = (falling.double() - total).exp()
+        running = shares.cumsum(dim=-1)
+        if ((running[:, -1:] >= wanted) | (wanted >= 1)).all():
+            break
+    needed = running - shares < wanted
+    threshold = falling.masked_fill(~needed, float("inf")).amin(dim=-1, keepdim=True)
+    return logits.masked_fill((logits < threshold) & (wanted < 1), NEG_INF)
 
 
 def apply_top_k_top_p(logits, top_k, top_p):

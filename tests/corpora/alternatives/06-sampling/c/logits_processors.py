@@ -54,10 +54,16 @@ def apply_top_k(logits, top_k):
 
 
 def apply_top_p(logits, top_p):
-    rising = logits.sort(dim=-1).values
-    tail = rising.double().softmax(dim=-1).cumsum(dim=-1)
-    dropped = (tail <= 1 - top_p.double()[:, None]).sum(dim=-1, keepdim=True)
-    dropped = dropped.clamp(max=logits.shape[1] - 1)
+    wanted = top_p.double()[:, None]
+    total = logits.double().logsumexp(dim=-1, keepdim=True)
+    rising = logits.topk(min(128, logits.shape[1]), dim=-1).values.flip(-1)
+    shares = (rising.double() - total).exp()
+    if ((shares.sum(dim=-1, keepdim=True) < wanted) & (wanted < 1)).any():
+        rising = logits.sort(dim=-1).values
+        shares = (rising.double() - total).exp()
+    unseen = 1 - shares.sum(dim=-1, keepdim=True)
+    dropped = (unseen + shares.cumsum(dim=-1) <= 1 - wanted).sum(dim=-1, keepdim=True)
+    dropped = dropped.clamp(max=rising.shape[1] - 1)
     threshold = rising.gather(1, dropped).masked_fill((top_p == 1)[:, None], NEG_INF)
     return cut_below(logits, threshold)
 
