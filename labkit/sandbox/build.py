@@ -41,6 +41,7 @@ TOOLS = (
     "trace/__init__.py",
     "trace/external.py",
     "trace/format.py",
+    "trace/groups.py",
     "trace/runner.py",
     "trace/scenario.py",
     "trace/stand_ins.py",

@@ -497,7 +497,8 @@ def test_a_worker_that_does_not_read_does_not_block_the_grader(worker: Worker) -
 
 
 def test_folders_of_any_depth_are_cleared_away(worker: Worker) -> None:
-    folder = Path(worker.launcher._folder.name)  # type: ignore[attr-defined]
+    [(_, place)] = worker.launcher._places.values()  # type: ignore[attr-defined]
+    folder = Path(place.name)
     assert call(worker, "dig") == 2999
     worker.close()
     assert not folder.exists()
