@@ -101,7 +101,7 @@ class Watch:
                 kept = next(t[2] for t in self._tables if t[0] == owner)
                 for name in members.keys() - set(kept) - self._set_by_steps:
                     inherited = (vars(base).get(name) for base in kind.__mro__[1:])
-                    if self._is_work(name, members[name]) and any(inherited):
+                    if _does_work(name, members[name]) and any(inherited):
                         return f"{owner}.{name}"
         self._sizes = sizes
         return ""
@@ -133,10 +133,8 @@ class Watch:
                 self._sizes.append(len(vars(kind)))
 
     def _is_work(self, name: str, value: Any) -> bool:
-        """Whether it does something: a function, a class or a property, and no data."""
-        works = callable(value) or isinstance(value, DESCRIPTORS)
-        is_free = any(part in name for part in FREE)
-        return works and not is_free and getattr(value, "__module__", "") not in self._graded
+        """Whether it does something, and is no work of the submission."""
+        return _does_work(name, value) and getattr(value, "__module__", "") not in self._graded
 
     def _remember(
         self, owner: str, members: Mapping[str, Any], wanted: Callable[[str, Any], bool]
@@ -144,6 +142,12 @@ class Watch:
         kept = {name: value for name, value in members.items() if wanted(name, value)}
         if kept:
             self._tables.append((owner, members.get, list(kept), list(kept.values())))
+
+
+def _does_work(name: str, value: Any) -> bool:
+    """Whether it does something: a function, a class or a property, and no data."""
+    works = callable(value) or isinstance(value, DESCRIPTORS)
+    return works and not any(part in name for part in FREE)
 
 
 def _is_constant(name: str, value: Any) -> bool:
