@@ -182,7 +182,9 @@ class Worker:
             scheduler, plan, ModelRunnerOutput(tokens, failed=dict.fromkeys(fail, "broken"))
         )
         manager = scheduler.encoder_cache_manager
-        assert manager is not None and self.held == set(manager.cached) | set(manager.freed)
+        assert manager is not None
+        known = set(manager.cached) | set(manager.freed)
+        assert self.held <= known <= self.held | lost, "a lost one may be forgotten twice"
         return plan
 
     def drain(self) -> None:

@@ -499,7 +499,7 @@ def test_a_full_disk_does_not_hide_a_grade(
     def full(*words: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(grade, "judge", lambda *words: grade.Judged(graded))
+    monkeypatch.setattr(grade, "judge", lambda *words, **options: grade.Judged(graded))
     monkeypatch.setattr(grade.State, "put", full)
     monkeypatch.delenv("LAB", raising=False)
     with pytest.raises(typer.Exit) as end:
