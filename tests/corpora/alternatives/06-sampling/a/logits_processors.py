@@ -72,10 +72,10 @@ def apply_top_p(logits, top_p):
             order = row.argsort(descending=True)
         total = 0.0
         for token_id, share in zip(order.tolist(), probabilities[order].tolist(), strict=True):
-            total += share
+            last, total = token_id, total + share
             if total >= wanted:
                 break
-        row[row < row[token_id].item()] = NEG_INF
+        row[row < row[last].item()] = NEG_INF
     return changed
 
 
