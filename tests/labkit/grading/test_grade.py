@@ -275,6 +275,7 @@ AT_IMPORT = {
 
 
 @pytest.mark.parametrize(("slip", "kind", "said"), AT_IMPORT.values(), ids=AT_IMPORT)
+@pytest.mark.slow
 def test_a_file_that_cannot_be_imported_costs_its_own_tasks_alone(
     tmp_path: Path, slip: str, kind: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_name_that_others_import_is_missed_in_the_file_that_lacks_it(tmp_path:
     assert "request_queue.py lacks a name that scheduler.py imports from it;" in graded.problem
 
 
+@pytest.mark.slow
 def test_nobody_gains_by_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     """Neither the tasks of that file, nor those of one that is wrong itself, nor by a file that
     can be imported where it is tried alone."""

@@ -172,6 +172,7 @@ TRAPS = {"hang": "while True: pass", "slow": "time.sleep(0.05)"}
 
 
 @pytest.mark.parametrize(("trap", "why"), [("hang", "endless loop"), ("slow", "timeout")])
+@pytest.mark.slow
 def test_a_trap_in_every_function_costs_little_more_than_one_in_three(
     monkeypatch: pytest.MonkeyPatch, trap: str, why: str
 ) -> None:

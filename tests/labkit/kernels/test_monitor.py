@@ -604,6 +604,7 @@ def test_a_constant_may_stand_on_the_left_of_a_tile(run: Run) -> None:
 
 
 @pytest.mark.parametrize("loop", ["range(0, 1000000000)", "tl.static_range(0, 1000000000)"])
+@pytest.mark.slow
 def test_a_loop_without_loads_is_stopped_too(run: Run, loop: str) -> None:
     [finding] = [
         f for f in run({SCALE: f"y = x\n    for _ in {loop}: y += 1.0"})["findings"]

@@ -52,6 +52,7 @@ class Told:
         return False
 
 
+@pytest.mark.slow
 def test_each_save_is_a_screen_until_ctrl_c(tmp_path: Path) -> None:
     course = make_course(tmp_path)
     env = {k: v for k, v in os.environ.items() if k != "LAB"} | {"LABKIT_ROOT": str(tmp_path)}

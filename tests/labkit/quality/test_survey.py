@@ -85,6 +85,7 @@ def test_every_graded_function_of_the_course_can_be_changed() -> None:
 
 
 @pytest.mark.parametrize("where", ["", "true"], ids=["a desk", "CI"])
+@pytest.mark.slow
 def test_questions_that_never_change_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
