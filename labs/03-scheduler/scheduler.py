@@ -465,8 +465,8 @@ class Scheduler:
     def _publish(self, request: Request) -> None:
         """Make the blocks findable all of whose tokens have become known with the newest ones.
 
-        ``allocate_slots`` could not: when a late token was scheduled, nobody knew it, and a block
-        is found by its tokens. Before the request may be freed, for then it has no blocks.
+        ``allocate_slots`` could not: when a late token was scheduled, its id was unknown, and a
+        block is found by its tokens. Before the request may be freed, for then it has no blocks.
 
         Source: vllm/v1/core/sched/async_scheduler.py#L56-L60
         (AsyncScheduler._update_request_with_output) @ v0.22.1

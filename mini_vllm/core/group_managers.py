@@ -137,7 +137,7 @@ class GroupManager:
     def add_hits(
         self, request_id: str, hits: Sequence[KVCacheBlock], num_computed_tokens: int
     ) -> None:
-        """Begin a request's table with its hits; those that nobody reads become null.
+        """Begin a request's table with its hits; those that no later token reads become null.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L170-L242
         (SingleTypeKVCacheManager.allocate_new_computed_blocks) @ v0.22.1
@@ -303,7 +303,7 @@ class LocalManager(GroupManager):
     def find_hit(
         self, request: Request, max_length: int, group_ids: Sequence[int], alignment: int
     ) -> Tables:
-        """Blocks before the chunk count as found, for nobody reads them; then from the left.
+        """Blocks before the chunk count as found: no later token reads them. Then from the left.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L697-L787
         (ChunkedLocalAttentionManager.find_longest_cache_hit) @ v0.22.1

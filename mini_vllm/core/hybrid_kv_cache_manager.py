@@ -4,7 +4,7 @@
 
     tokens             0 1 2 3 | 4 5 6 7 | 8 9
     full               [  5  ]   [  2  ]   [ 8 ]
-    sliding window 4   [ null]   [  6  ]   [ 3 ]     nobody reads 0 to 3 any more
+    sliding window 4   [ null]   [  6  ]   [ 3 ]     no later token reads 0 to 3
     state              [ null]   [ null]   [ 9 ]     one state stands for all
 
 A prefix hits only as far as *every* group has what the next token reads.
@@ -162,8 +162,8 @@ class HybridKVCacheManager(KVCacheManager):
         """See :class:`~mini_vllm.core.kv_cache_manager.KVCacheManager`.
 
         In this order: does the whole sequence fit, counted by what it holds at once? Give back what
-        nobody reads, also if the request then gets nothing. Count. Touch hits. Allocate group by
-        group. Publish full blocks, up to a multiple of all block sizes.
+        no later token reads, also if the request then gets nothing. Count. Touch hits. Allocate
+        group by group. Publish full blocks, up to a multiple of all block sizes.
 
         Source: vllm/v1/core/kv_cache_manager.py#L236-L427 (KVCacheManager.allocate_slots)
         @ v0.22.1

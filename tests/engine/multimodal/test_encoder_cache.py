@@ -184,7 +184,7 @@ class Worker:
         manager = scheduler.encoder_cache_manager
         assert manager is not None
         known = set(manager.cached) | set(manager.freed)
-        assert self.held <= known <= self.held | lost, "a lost one may be forgotten twice"
+        assert known == self.held | lost, "the worker is told to forget what was lost"
         return plan
 
     def drain(self) -> None:
