@@ -90,7 +90,7 @@ def test_06_3_penalties_cost_what_was_used(subject: Any) -> None:
     ("params", "most"),
     [
         ({"temperature": 0.0}, 1.5),
-        ({"temperature": 0.8}, 14.0),
+        ({"temperature": 0.8}, 11.0),
     ],
     ids=["all greedy", "all random, no filter"],
 )
