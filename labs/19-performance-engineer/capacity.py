@@ -1,0 +1,209 @@
+"""What a service can carry, from what has been seen of it: laws that hold whatever the software.
+
+Three quantities of any place where requests come and go, measured over the same time::
+
+    rate       requests a second that leave            X
+    seconds    that each of them was there, on average R
+    number     that was there at a time, on average    L = X * R      (Little's law)
+
+It needs no assumption about who comes when, so two of the three say the third: how many requests
+run at once, and with it how much KV cache they need.
+
+Sources: Little, "A proof for the queuing formula L = λW", Operations Research 9(3), 1961; Denning
+and Buzen, "The operational analysis of queueing network models", Computing Surveys 10(3), 1978.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Little's law on a trace: `number` is `rate` times `seconds`."""
+
+    rate: float
+    """Requests a second."""
+    seconds: float
+    """How long a request was there, on average."""
+    number: float
+    """Requests that were there at a time, averaged over time."""
+
+
+def little(stays: Sequence[tuple[float, float]], window: float) -> Flow:
+    """The flow of requests that came and went within `window` seconds.
+
+    `rate` counts them by the window's seconds, `seconds` is the average of their stays, and
+    `number` the sum of all stays by the window. No request: a flow of zeros.
+
+    Args:
+        stays: `(arrived, left)` in seconds of each request, all of them within the window.
+
+    Raises:
+        ValueError: for a window of no length, and a request that left before it had arrived.
+
+    Source: vllm/benchmarks/sweep/serve_workload.py#L33-L44 (_estimate_workload_value) @ v0.22.1.
+    """
+    # TODO 19.1
+    raise NotImplementedError(
+        "TODO 19.1: write little in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-1)"
+    )
+
+
+def blocks_for(flow: Flow, mean_tokens: float, block_size: int, headroom: float = 2.0) -> int:
+    """KV blocks for the requests of a flow that run at once, `mean_tokens` each.
+
+    A request fills its blocks but the last, of which half is empty on average: that is half a block
+    more than its tokens fill. Arrivals come in clusters, so a pool for the average is full half of
+    the time: `headroom` is a factor for that. Rounded up once, at the end.
+
+    Raises:
+        ValueError: for blocks of less than one token, and for tokens or headroom below 0.
+    """
+    # TODO 19.1
+    raise NotImplementedError(
+        "TODO 19.1: write blocks_for in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-1)"
+    )
+
+
+# ---------------------------------------------------------------- operational laws
+
+
+@dataclass(frozen=True)
+class Laws:
+    """What the busy times of the parts say about the whole."""
+
+    throughput: float
+    """Requests a second, X."""
+    demand: dict[str, float]
+    """Seconds of each part that one request takes, D: busy time by completed requests."""
+    utilisation: dict[str, float]
+    """Share of the time that each part is busy, U = X * D."""
+    bottleneck: str
+    """The part with the largest demand: it sets the limit, and is full first."""
+    most: float
+    """Requests a second at most, 1 / max(D), however many there are."""
+    knee: float
+    """Requests at a time from which on more of them only wait: (sum(D) + Z) / max(D)."""
+
+
+def operational_laws(
+    busy: Mapping[str, float], completed: int, seconds: float, think: float = 0.0
+) -> Laws:
+    """The laws from a trace of `seconds` in which `completed` requests left.
+
+    A part's demand is its busy time by completed requests, its utilisation that by the seconds.
+    The bottleneck has the largest demand, of equal ones the first: it sets the limit of
+    requests a second (`most`). At the `knee` so many are there that a whole turn of one, think
+    time too, keeps the bottleneck busy. Parts that were never busy set no limit: infinity.
+
+    Args:
+        busy: seconds that each part (host, device, ...) was at work.
+        think: Z, seconds between a client's answer and its next request.
+
+    Raises:
+        ValueError: without a part, a request or time, or for a part that was busy longer than
+            there was; rounding may make it a ten-thousandth longer.
+
+    Source: Denning and Buzen, see above.
+    """
+    # TODO 19.2
+    raise NotImplementedError(
+        "TODO 19.2: write operational_laws in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-2)"
+    )
+
+
+def throughput_bound(laws: Laws, number: int, think: float = 0.0) -> float:
+    """Requests a second at most with `number` of them at a time.
+
+    Up to the knee each takes what it takes alone, all demands and `think`, so the rate grows with
+    the number; behind it the bottleneck's limit holds. Where a turn takes no time at all, only that
+    limit is left.
+    """
+    # TODO 19.2
+    raise NotImplementedError(
+        "TODO 19.2: write throughput_bound in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-2)"
+    )
+
+
+# ---------------------------------------------------------------- latencies
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that `percent` of all are at most: the smallest with so many at or below it.
+
+    It is one of the values, never a point between two: the one of rank `percent * count / 100`,
+    rounded up. The values may come in any order, and stay as they are.
+
+    Raises:
+        ValueError: without values, and for a percent that is not above 0 and at most 100.
+    """
+    # TODO 19.7
+    raise NotImplementedError(
+        "TODO 19.7: write percentile in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-7)"
+    )
+
+
+def bounds_from_buckets(
+    bounds: Sequence[float], counts: Sequence[int], percent: float
+) -> tuple[float, float]:
+    """Between which two values the exact percentile lies, as a histogram tells.
+
+    A number inside the bucket is a guess (see `metrics.percentile_from_buckets`); these two are
+    not: above the first, and at most the second. A wide bucket is a wide answer, and the last one
+    has no end. The first begins at 0. The rank is that of :func:`percentile`.
+
+    Args:
+        bounds: upper ends of the buckets, ascending; the last is infinity.
+        counts: values in each bucket alone.
+
+    Raises:
+        ValueError: for a histogram without values or with another number of ends than of buckets,
+            and for a percent that is not above 0 and at most 100.
+    """
+    # TODO 19.7
+    raise NotImplementedError(
+        "TODO 19.7: write bounds_from_buckets in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-7)"
+    )
+
+
+def with_omitted(latencies: Sequence[float], interval: float) -> list[float]:
+    """Latencies with those that a client did not measure because it waited for an answer.
+
+    A client that sends every `interval` seconds, and only after the last answer, stops measuring
+    just while the service hangs: *coordinated omission*. A latency of 10 intervals hides 9 requests
+    that would have waited 9, 8, ... 1 intervals; one of 2.5 intervals hides one of 1.5. The cure is
+    to send on a schedule; where that was not done, this adds what is missing, behind those given.
+
+    Raises:
+        ValueError: for an interval that is not above 0.
+
+    Source: Tene, HdrHistogram, `recordValueWithExpectedInterval`.
+    """
+    # TODO 19.8
+    raise NotImplementedError(
+        "TODO 19.8: write with_omitted in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-8)"
+    )
+
+
+def by_schedule(planned: Sequence[float], finished: Sequence[float]) -> list[float]:
+    """Latencies from when each request should have been sent: what a user feels, who does not care
+    that the client was late.
+
+    Raises:
+        ValueError: for times of different number.
+    """
+    # TODO 19.8
+    raise NotImplementedError(
+        "TODO 19.8: write by_schedule in labs/19-performance-engineer/capacity.py"
+        " (phase 19, 02-mini-build.md#task-8)"
+    )
