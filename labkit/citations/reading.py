@@ -102,7 +102,7 @@ def read_marks(project: Path) -> set[str]:
 
 
 def unread(project: Path, lock: Lock) -> list[Claim]:
-    """Sentences that nobody has read since they, or the lines they cite, were written."""
+    """Sentences that were not read since they, or the lines they cite, were written."""
     known = read_marks(project)
     return [claim for claim in claims_of(project) if mark(claim, lock) not in known]
 

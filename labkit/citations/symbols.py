@@ -51,6 +51,18 @@ class SourceFile:
         tail = f".{symbol}"
         return [s for name, spans in self.definitions.items() if name.endswith(tail) for s in spans]
 
+    def code_of(self, symbol: str) -> str | None:
+        """What a function or class says to Python: without comments, docstrings and layout. None if
+        the symbol is no such thing, or several."""
+        spans = self.resolve(symbol)
+        if len(spans) != 1:
+            return None
+        (first, last), name = spans[0], symbol.rpartition(".")[2]
+        for node in ast.walk(self._tree):
+            if isinstance(node, _SCOPES) and node.name == name and node.end_lineno == last:
+                return _plain_code(node) if node.lineno >= first else None
+        return None
+
     def uses(self, name: str) -> list[int]:
         """Lines on which the identifier `name` is read, called or imported (not defined)."""
         return [line for line, used in self._identifiers if used == name]
@@ -101,6 +113,17 @@ class Upstream:
     @cached_property
     def paths(self) -> list[str]:
         return sorted(p.relative_to(self.root).as_posix() for p in self.root.glob("vllm/**/*.py"))
+
+
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _plain_code(scope: ast.AST) -> str:
+    code = ast.parse(ast.unparse(scope))
+    for node in ast.walk(code):
+        if isinstance(node, _SCOPES) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(code)
 
 
 class _Definitions(ast.NodeVisitor):

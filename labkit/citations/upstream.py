@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.citations.drift import version_of
+from labkit.citations.drift import DriftError, fetch_release, version_of
 from labkit.citations.lock import read_lock
 from labkit.citations.symbols import Upstream
 from labkit.course.root import PIN, ROOT, UPSTREAM
@@ -38,6 +38,8 @@ class UpstreamError(RuntimeError):
 def main(argv: Sequence[str]) -> int:
     """The command `labkit upstream`."""
     options = _parse(argv)
+    if options.release:
+        return _bring(options.release, options.project)
     try:
         fetched = ensure(options.project, options.origin, options.wheel, options.force)
     except UpstreamError as error:
@@ -58,9 +60,24 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--from", dest="origin", choices=("auto", "git", "wheel"), default="auto")
     parser.add_argument("--wheel", type=Path, help="unpack this wheel, without any network")
+    parser.add_argument(
+        "--release", metavar="VERSION", help="bring another release beside the pin, such as 0.32.0"
+    )
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.add_argument("--project", type=Path, default=ROOT, help="the checkout to fill")
     return parser.parse_args(argv)
+
+
+def _bring(version: str, project: Path) -> int:
+    """Bring a release that nothing is pinned to, out of the published wheel."""
+    try:
+        folder = fetch_release(version, project / UPSTREAM.parent)
+    except DriftError as error:
+        print(error, file=sys.stderr)
+        return 1
+    files = sum(1 for _ in folder.glob("vllm/**/*.py"))
+    print(f"vLLM {version}: {files:,} Python files in {folder.relative_to(project)}")
+    return 0
 
 
 def ensure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +11,19 @@ import pytest
 from labkit.citations.upstream import COMMIT, VERSION
 from labkit.course.root import ROOT
 from labkit.trace import golden
+from labkit.trace.conformance import without
 from labkit.trace.coverage import features
 from labkit.trace.diff import first_difference
 from labkit.trace.format import load_trace
 from labkit.trace.generate import deliberate_difference, generate
-from labkit.trace.profiles import ALL_PROFILES, ASYNC_PROFILES, FEATURE_PROFILES
+from labkit.trace.kinds import ALL_KINDS, ASYNC_KINDS, FEATURE_KINDS, kinds_of
 from labkit.trace.runner import ReferenceSubject, replay
+from mini_vllm.config.profiles import RELEASES, SchedulerRules
 
 GOLDENS = golden.select()
-FEATURE_GOLDENS = golden.select(FEATURE_PROFILES)
+FEATURE_GOLDENS = golden.select(FEATURE_KINDS)
 ASYNC_GOLDENS = golden.load(golden.ASYNC)
+CURRENT_GOLDENS = golden.load("current")
 
 
 @pytest.mark.parametrize("recorded", ASYNC_GOLDENS, ids=lambda recorded: recorded.name)
@@ -31,8 +34,30 @@ def test_we_decide_as_vllms_async_scheduler_did(recorded: golden.Golden) -> None
     assert difference is None, difference
 
 
+@pytest.mark.parametrize("recorded", CURRENT_GOLDENS, ids=lambda recorded: recorded.name)
+def test_under_the_rules_of_a_newer_release_we_decide_as_it_did(recorded: golden.Golden) -> None:
+    assert recorded.trace.config.profile == "current"
+    difference = golden.mismatch(recorded, "mini_vllm")
+    assert difference is None, difference
+
+
+@pytest.mark.parametrize("rule", [field.name for field in fields(SchedulerRules)])
+def test_each_rule_of_the_newer_release_shows_in_its_recordings(rule: str) -> None:
+    """Without it, some recording is replayed otherwise. Those that were sought out come last."""
+    with without(rule, "current"):
+        assert any(golden.mismatch(recorded) for recorded in reversed(CURRENT_GOLDENS))
+
+
+def test_the_newer_recordings_say_which_release_they_come_from() -> None:
+    facts = golden.facts("current")
+    assert facts["upstream"] == f"vllm {RELEASES['current']}"
+    kinds = {(g.kind, g.trace.config.async_scheduling) for g in CURRENT_GOLDENS}
+    loops = (False, True)
+    assert kinds == {(kind, loop) for loop in loops for kind in kinds_of("current", loop)}
+
+
 def test_late_results_are_recorded_under_every_pressure() -> None:
-    assert {g.profile for g in ASYNC_GOLDENS} == set(ASYNC_PROFILES)
+    assert {g.kind for g in ASYNC_GOLDENS} == set(ASYNC_KINDS)
     shown = frozenset().union(*(g.features for g in ASYNC_GOLDENS))
     assert shown >= {
         "preemption", "resumed-hit", "eos", "stop-token", "max-tokens", "max-model-len",
@@ -49,17 +74,17 @@ def test_we_decide_as_vllm_did(name: str) -> None:
 
 def test_there_are_enough_of_every_profile() -> None:
     assert len(GOLDENS) >= 64
-    for profile in ALL_PROFILES:
-        assert len(golden.select(profile)) >= 8
+    for kind in ALL_KINDS:
+        assert len(golden.select(kind)) >= 8
 
 
 def test_recordings_say_what_they_come_from() -> None:
-    for profile in ALL_PROFILES:
-        facts = golden.facts(profile)
+    for kind in ALL_KINDS:
+        facts = golden.facts(kind)
         assert facts["upstream"] == f"vllm {VERSION}"
         assert facts["commit"] == COMMIT
         assert facts["command"] == "python -m labkit conformance --record"
-        assert facts["steps"] == sum(len(g.lines) for g in golden.select(profile))
+        assert facts["steps"] == sum(len(g.lines) for g in golden.select(kind))
 
 
 def test_recorded_traces_are_generated_ones_without_deliberate_differences() -> None:
@@ -76,13 +101,13 @@ def test_recordings_are_small() -> None:
 
 def test_select_filters_by_profile_and_feature() -> None:
     calm = golden.select(["mixed", "prefix"], having=["prefix-hit"], without=["preemption"])
-    assert calm and {g.profile for g in calm} <= {"mixed", "prefix"}
+    assert calm and {g.kind for g in calm} <= {"mixed", "prefix"}
     assert all("prefix-hit" in g.features and "preemption" not in g.features for g in calm)
     assert not any(line["preempted"] for g in calm for line in g.lines)
     assert golden.select(limit=3) == GOLDENS[:3]
     with pytest.raises(ValueError, match="no feature 'preempted'"):
         golden.select(having=["preempted"])
-    with pytest.raises(ValueError, match="no profile 'all'"):
+    with pytest.raises(ValueError, match="no kind 'all'"):
         golden.select("all")
 
 

@@ -20,8 +20,8 @@ from labkit.trace.conformance import (
 )
 from labkit.trace.differences import load_all, record_theirs
 from labkit.trace.format import Trace, load_trace
-from labkit.trace.oracle import Answer, Oracle, OracleError, installed
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
+from labkit.trace.oracle import Answer, Environment, Oracle, OracleError
 from labkit.trace.runner import ReferenceSubject, replay
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.request import Request
@@ -55,9 +55,9 @@ def tally() -> Tally:
 
 def test_equal_schedulers_pass_and_every_step_is_counted() -> None:
     counted = tally()
-    cases = [Case(profile, 7, 20) for profile in PROFILES]
+    cases = [Case(kind, 7, 20) for kind in KINDS]
     run_cases(FakeOracle(Scheduler), cases, counted)  # type: ignore[arg-type]
-    assert counted.traces == Counter(dict.fromkeys(PROFILES, 1))
+    assert counted.traces == Counter(dict.fromkeys(KINDS, 1))
     assert counted.steps["stop"] == len(replay_ours(Case("stop", 7, 20).trace).lines)
 
 
@@ -71,7 +71,7 @@ def test_a_difference_stops_the_run_and_is_shrunk_to_a_file(
     conformance.report_mismatch(oracle, caught.value, tmp_path)  # type: ignore[arg-type]
     text = capsys.readouterr().out
     command = caught.value.case.command
-    assert f"  {command}\n" in text and "labkit conformance --profile pressure --seed" in text
+    assert f"  {command}\n" in text and "labkit conformance --kind pressure --seed" in text
     assert "First difference at step" in text and "mini_vllm  " in text and "vLLM       " in text
     (file,) = tmp_path.iterdir()
     small = load_trace(file)
@@ -81,7 +81,7 @@ def test_a_difference_stops_the_run_and_is_shrunk_to_a_file(
 
 def test_the_run_ends_once_enough_steps_are_compared() -> None:
     counted = tally()
-    cases = list(until(endless_cases(list(PROFILES), 0, 20), counted, 0))
+    cases = list(until(endless_cases(list(KINDS), 0, 20), counted, 0))
     assert cases == []
     counted.steps["mixed"] = 99
     assert next(until(endless_cases(["stop"], 5, 20), counted, 100)) == Case("stop", 5, 20)
@@ -92,20 +92,39 @@ def test_an_error_of_one_side_is_a_difference() -> None:
     assert found is not None and found.left == {"step": 0, "error": "NoProgressError: stuck"}
 
 
+@pytest.mark.parametrize(
+    ("profile", "words"), [("v0.22", "--install`"), ("current", "--install --profile current`")]
+)
 def test_without_vllm_the_message_names_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    profile: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labkit.trace.oracle.VENV", tmp_path / "none")
-    with pytest.raises(OracleError, match="labkit conformance --install"):
-        Oracle()
+    monkeypatch.setattr("labkit.trace.oracle.ROOT", tmp_path)
+    with pytest.raises(OracleError, match=f"labkit conformance {words}"):
+        Oracle(Environment.of(profile))
+
+
+@pytest.mark.parametrize(
+    ("words", "profile", "kind"),
+    [
+        ([], "v0.22", None),
+        (["--profile", "current"], "current", None),
+        (["--profile", "current", "--kind", "hybrid"], "current", "hybrid"),
+        (["--profile", "hybrid"], "v0.22", "hybrid"),
+    ],
+)
+def test_a_profile_is_a_release_and_a_kind_is_still_taken(
+    words: list[str], profile: str, kind: str | None
+) -> None:
+    options = conformance._parse(words)
+    assert (options.profile, options.kind) == (profile, kind)
 
 
 @pytest.mark.upstream
 def test_vllm_itself_still_does_what_was_recorded() -> None:
-    if not installed():
+    if not Environment.of().installed():
         pytest.skip("vLLM's scheduler is not installed: python -m labkit conformance --install")
     with Oracle() as oracle:
-        run_cases(oracle, [Case(profile, 500, 30) for profile in PROFILES], tally())
+        run_cases(oracle, [Case(kind, 500, 30) for kind in KINDS], tally())
         for difference in load_all():
             again = record_theirs(difference, oracle.replay)
             assert (again.outcome, again.theirs) == (difference.outcome, difference.theirs)

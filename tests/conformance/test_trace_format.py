@@ -25,7 +25,7 @@ from labkit.trace.format import (
     sample_token,
 )
 from labkit.trace.generate import generate
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
 from labkit.trace.runner import run_reference
 
 
@@ -121,9 +121,9 @@ def test_bad_json_names_file_line_and_column(tmp_path: Path) -> None:
         load_trace(tmp_path / "missing.json")
 
 
-@given(st.sampled_from(sorted(PROFILES)), st.integers(0, 10_000))
-def test_a_trace_survives_writing_and_reading(profile: str, seed: int) -> None:
-    trace = generate(profile, seed, 20)
+@given(st.sampled_from(sorted(KINDS)), st.integers(0, 10_000))
+def test_a_trace_survives_writing_and_reading(kind: str, seed: int) -> None:
+    trace = generate(kind, seed, 20)
     assert parse_trace(json.loads(dump_trace(trace))) == trace
 
 

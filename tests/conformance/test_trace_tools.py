@@ -18,7 +18,7 @@ from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Abort, Add, Trace, TraceError, dump_trace, parse_trace
 from labkit.trace.generate import deliberate_difference, generate
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
 from labkit.trace.runner import load_class, run_reference
 from labkit.trace.shrink import shrink
 from mini_vllm.core.scheduler import Scheduler
@@ -51,20 +51,20 @@ def call(*words: object) -> tuple[int, str]:
 # ------------------------------------------------------------------ generate
 
 
-@given(st.sampled_from(sorted(PROFILES)), st.integers(0, 100_000))
-def test_generated_traces_repeat_and_hold_no_deliberate_difference(profile: str, seed: int) -> None:
-    trace = generate(profile, seed, 30)
-    assert trace == generate(profile, seed, 30)
+@given(st.sampled_from(sorted(KINDS)), st.integers(0, 100_000))
+def test_generated_traces_repeat_and_hold_no_deliberate_difference(kind: str, seed: int) -> None:
+    trace = generate(kind, seed, 30)
+    assert trace == generate(kind, seed, 30)
     assert deliberate_difference(trace) is None
 
 
 def test_seeds_and_profiles_make_different_traces() -> None:
-    made = [generate(p, s, 30) for p in PROFILES for s in range(4)]
+    made = [generate(p, s, 30) for p in KINDS for s in range(4)]
     assert len(set(made)) == len(made)
 
 
 def test_an_unknown_profile_is_refused() -> None:
-    with pytest.raises(ValueError, match="no profile 'mix'; it must be one of mixed, pressure"):
+    with pytest.raises(ValueError, match="no kind 'mix'; it must be one of mixed, pressure"):
         generate("mix", 0)
 
 
@@ -192,7 +192,7 @@ def test_diff_of_equal_sides_exits_with_0(trace_file: Path) -> None:
 
 
 def test_gen_prints_a_trace_that_run_reads(tmp_path: Path) -> None:
-    code, output = call("gen", "--profile", "priority", "--seed", 5, "--steps", 20)
+    code, output = call("gen", "--kind", "priority", "--seed", 5, "--steps", 20)
     assert code == 0
     assert parse_trace(json.loads(output)) == generate("priority", 5, 20)
 
@@ -206,7 +206,7 @@ def test_gen_prints_a_trace_that_run_reads(tmp_path: Path) -> None:
             "reference replays a trace; name its file: trace diff A B FILE",
         ),
         (["diff", "a.jsonl", "b.jsonl"], "a.jsonl: cannot be read"),
-        (["gen", "--profile", "nope"], "no profile 'nope'"),
+        (["gen", "--kind", "nope"], "no kind 'nope'"),
     ],
 )
 def test_wrong_words_are_refused_with_a_reason(words: list[str], message: str) -> None:

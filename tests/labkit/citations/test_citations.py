@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import re
@@ -13,12 +14,13 @@ import pytest
 
 from labkit.citations.check import check_project, updated_lock
 from labkit.citations.cli import main
-from labkit.citations.drift import by_phase, report, version_of
+from labkit.citations.drift import Note, by_phase, load_notes, report, version_of
 from labkit.citations.lock import LOCK, format_lock, read_lock, write_lock
 from labkit.citations.moves import propose
 from labkit.citations.scan import Citation, Problem, phase_of, scan_project, scan_text
 from labkit.citations.symbols import SourceFile, Upstream
-from labkit.course.root import PIN
+from labkit.course.root import PIN, ROOT
+from mini_vllm.config.profiles import RELEASES, SchedulerRules
 
 drift = importlib.import_module("labkit.citations.drift")  # the package has a function `drift`
 BLOB = f"https://github.com/vllm-project/vllm/blob/{PIN}"
@@ -337,7 +339,33 @@ def test_drift_names_each_fate(project: Path, upstream: Upstream, tmp_path: Path
         "helper": "symbol gone",
     }
     text = report(groups, "v9.9.9")
-    assert "| 02-kv-cache | 1 | 1 | 1 | 1 | 0 |" in text
+    assert "| 02-kv-cache | 1 | 1 | 0 | 1 | 1 | 0 | 0 | 2 |" in text
+    note = Note(1, "It counts anew.", symbols=("Pool",), pull=(7,), rule="counts")
+    text = report(groups, "v9.9.9", [note])
+    assert "| 02-kv-cache | 1 | 1 | 0 | 1 | 1 | 0 | 1 | 1 |" in text
+    assert "| `Pool.free` |" in text and "changed | defined at" in text
+    assert "1. `Pool`: It counts anew. ([#7](" in text and "/pull/7), rule `counts`)" in text
+
+
+def test_code_is_the_same_whatever_its_comments_say() -> None:
+    before = SourceFile(
+        "a.py", 'class Pool:\n    def take(self, n):\n        """A."""\n        return n\n'
+    )
+    after = SourceFile(
+        "a.py",
+        "# new\nclass Pool:\n    def take(\n        self, n\n    ):\n        return n  # same\n",
+    )
+    other = SourceFile("a.py", "class Pool:\n    def take(self, n):\n        return n + 1\n")
+    codes = [file.code_of("Pool.take") for file in (before, after, other)]
+    assert codes[0] == codes[1] != codes[2] and None not in codes
+    assert before.code_of("Pool") == after.code_of("Pool")
+    assert before.code_of("Pool.free") is None
+
+
+def test_every_rule_of_a_profile_has_a_sentence_in_the_drift_report() -> None:
+    notes = load_notes(ROOT, RELEASES["current"])
+    rules = [field.name for field in dataclasses.fields(SchedulerRules)]
+    assert sorted(note.rule for note in notes if note.rule) == sorted(rules)
 
 
 def test_version_is_read_from_the_source(tmp_path: Path) -> None:
