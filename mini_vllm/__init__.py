@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.inputs import PromptType, TextPrompt, TokensPrompt
     from mini_vllm.outputs import CompletionOutput, RequestOutput
+    from mini_vllm.pooling_outputs import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
+    from mini_vllm.pooling_params import PoolingParams
 
 __version__ = "0.2.0"
 __all__ = [
@@ -45,6 +56,15 @@ __all__ = [
     "AsyncEngineArgs",
     "RepetitionDetectionParams",
     "RequestOutputKind",
+    "PoolingParams",
+    "PoolingOutput",
+    "PoolingRequestOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "EngineDeadError",
     "EngineGenerateError",
 ]
@@ -65,6 +85,15 @@ _LAZY = {
     "EngineGenerateError": "mini_vllm.engine.exceptions",
     "CompletionOutput": "mini_vllm.outputs",
     "RequestOutput": "mini_vllm.outputs",
+    "PoolingParams": "mini_vllm.pooling_params",
+    "PoolingOutput": "mini_vllm.pooling_outputs",
+    "PoolingRequestOutput": "mini_vllm.pooling_outputs",
+    "EmbeddingOutput": "mini_vllm.pooling_outputs",
+    "EmbeddingRequestOutput": "mini_vllm.pooling_outputs",
+    "ClassificationOutput": "mini_vllm.pooling_outputs",
+    "ClassificationRequestOutput": "mini_vllm.pooling_outputs",
+    "ScoringOutput": "mini_vllm.pooling_outputs",
+    "ScoringRequestOutput": "mini_vllm.pooling_outputs",
 }
 
 

@@ -22,6 +22,7 @@ MODULES = {
     "vllm.outputs": "mini_vllm.outputs",
     "vllm.inputs": "mini_vllm.inputs",
     "vllm.config": "mini_vllm.config",
+    "vllm.pooling_params": "mini_vllm.pooling_params",
     "vllm.lora": "mini_vllm.lora",
     "vllm.lora.request": "mini_vllm.lora.request",
     "vllm.engine": "mini_vllm.engine",

@@ -1,8 +1,18 @@
-"""How a bad value is shown in an error message, and the error of an engine that is gone."""
+"""What goes wrong with one request, as types: callers decide by them, never by a message's words.
+
+::
+
+    RequestError      raised: the request is refused        -> Fault.REQUEST   HTTP 400
+    RequestFailure    plain data: the request was let in,   -> Fault.REQUEST   HTTP 400
+                      and has ended with an error           -> Fault.ENGINE    HTTP 500
+    EngineDeadError   raised: the engine is gone                               HTTP 500
+"""
 
 from __future__ import annotations
 
 import reprlib
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 _SHORT = reprlib.Repr()
@@ -23,6 +33,71 @@ class VLLMValidationError(ValueError):
     def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
         super().__init__(message)
         self.parameter, self.value = parameter, value
+
+
+class Fault(StrEnum):
+    """On which side the reason lies that a request is not served."""
+
+    REQUEST = "request"
+    """The request cannot be served as it is, however often it is sent."""
+    ENGINE = "engine"
+    """The same request may succeed later, or with another engine."""
+
+
+class RequestError(VLLMValidationError):
+    """A request that is refused: every check of a caller's parameters raises it.
+
+    Args:
+        message: what is wrong, with the value and the limit.
+        param: the parameter, as vLLM calls it; vLLM's ``parameter`` is the same.
+        value: what it is.
+        fault: whose; the status of an HTTP answer follows from it.
+        fix: what the caller can do; it becomes the end of the message.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        value: Any = None,
+        fault: Fault = Fault.REQUEST,
+        fix: str = "",
+    ) -> None:
+        super().__init__(f"{message}; {fix}" if fix else message, parameter=param, value=value)
+        self.fault, self.fix = fault, fix
+
+    @property
+    def param(self) -> str | None:
+        return self.parameter
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """Why a request that was let in has ended with an error. Plain data: it crosses processes.
+
+    Attributes:
+        message: what went wrong.
+        param: the parameter of the request that is to blame, if one is.
+        fault: whose it is.
+    """
+
+    message: str
+    param: str | None = None
+    fault: Fault = Fault.ENGINE
+
+    @classmethod
+    def of(cls, reason: RequestFailure | Exception | str) -> RequestFailure:
+        """Of an exception: only a :class:`RequestError` is the request's own fault. Of a text: the
+        engine's."""
+        if isinstance(reason, cls):
+            return reason
+        if isinstance(reason, RequestError):
+            return cls(str(reason), reason.param, reason.fault)
+        return cls(str(reason) or type(reason).__name__)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class EngineDeadError(Exception):

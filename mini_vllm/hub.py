@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Shape, tokenizer, chat template, and the index of the weights: all at the top of a repository."""
+STEP_FILES = ("[0-9]_Pooling/config.json", "[0-9]_Dense/config.json",
+              "[0-9]_Dense/model.safetensors")  # fmt: skip
+"""What sentence-transformers keeps in folders of its own."""
 INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _GGUF_NAME = re.compile(rf"({_HUB_NAME.pattern})(?:/([\w./-]+\.gguf)|:([\w-]+))")
@@ -329,9 +332,12 @@ def small_files(names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if any(fnmatchcase(name, pattern) for pattern in SMALL_FILES)
-        and "/" not in name
-        and not name.startswith(("consolidated", "pytorch_model", "README"))
+        if any(fnmatchcase(name, pattern) for pattern in STEP_FILES)
+        or (
+            any(fnmatchcase(name, pattern) for pattern in SMALL_FILES)
+            and "/" not in name
+            and not name.startswith(("consolidated", "pytorch_model", "README"))
+        )
     ]
 
 

@@ -33,6 +33,13 @@ PromptType = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping like :class:`TextPrompt` or :class:`TokensPrompt`."""
 
 
+def as_tokens(prompt: PromptType, token_ids: list[int]) -> PromptType:
+    """The same prompt with its tokens; a text and a salt that it has stay with it."""
+    more = dict(prompt) if isinstance(prompt, Mapping) else {}
+    text = text_of(prompt)
+    return more | {"prompt_token_ids": token_ids} | ({} if text is None else {"prompt": text})
+
+
 def num_ids(prompt: PromptType) -> int:
     """Token ids that a prompt brings; 0 for one that is text only."""
     ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt

@@ -8,7 +8,7 @@ from dataclasses import fields
 from numbers import Integral, Rational
 from typing import Any
 
-from mini_vllm.errors import VLLMValidationError, show
+from mini_vllm.errors import RequestError, show
 
 MAX_INT64 = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -37,42 +37,46 @@ def is_text(text: str) -> bool:
 
 
 def check_context(
-    max_model_len: int, num_prompt_tokens: int, num_output_tokens: int = 0, details: str = ""
+    max_model_len: int,
+    num_prompt_tokens: int,
+    num_output_tokens: int = 0,
+    details: str = "",
+    least_output: int = 1,
 ) -> None:
     """Refuse a prompt that does not fit the model's length together with its output.
 
     Args:
         num_output_tokens: how many the request asks for; 0: as many as there is room for, which
-            must be at least one.
+            must be at least ``least_output``.
         details: of the prompt, behind its length.
 
     Raises:
-        VLLMValidationError: with both numbers and the limit.
+        RequestError: with both numbers and the limit.
 
     Source: vllm/renderers/params.py#L415-L440 (TokenizeParams._token_len_check) @ v0.22.1
     """
     if num_prompt_tokens == max_model_len:
-        num_output_tokens = max(num_output_tokens, 1)
+        num_output_tokens = max(num_output_tokens, least_output)
     total = num_prompt_tokens + num_output_tokens
     if total > max_model_len:
         raise context_overflow(
             max_model_len,
             num_output_tokens,
             f"{num_prompt_tokens} input tokens{details}, for a total of {total} tokens",
-            parameter="input_tokens",
+            param="input_tokens",
             value=num_prompt_tokens,
         )
 
 
 def context_overflow(
-    max_model_len: int, num_output_tokens: int, contents: str, parameter: str, value: int
-) -> VLLMValidationError:
+    max_model_len: int, num_output_tokens: int, contents: str, param: str, value: int
+) -> RequestError:
     """The error of a prompt that is too long, in vLLM's words: clients know it by its beginning."""
-    return VLLMValidationError(
+    return RequestError(
         f"This model's maximum context length is {max_model_len} tokens. However, you requested "
         f"{num_output_tokens} output tokens and your prompt contains {contents}. Please reduce "
         "the length of the input prompt or the number of requested output tokens.",
-        parameter=parameter,
+        param=param,
         value=value,
     )
 
@@ -99,23 +103,37 @@ def check_scalar(
     is_integer, is_fraction = isinstance(value, Integral), isinstance(value, Rational)
     if isinstance(value, bool) or not isinstance(value, kind) or is_fraction > is_integer:
         noun = "an integer" if kind is Integral else "a number, int or float"
-        raise ValueError(
-            f"{name} is {show(value)} ({type(value).__name__}); it must be {noun} ({limit}); {fix}"
+        raise RequestError(
+            f"{name} is {show(value)} ({type(value).__name__}); it must be {noun} ({limit})",
+            param=name.partition("[")[0],
+            value=value,
+            fix=fix,
         )
     plain = _PYTHONS_OWN[is_integer](value)
     if not legal(plain):
         too_big = abs(plain) > (MAX_INT64 if kind is Integral else MAX_FLOAT32)
         holder = "int64" if kind is Integral else "float32"
         limit += f", and {holder} must hold it" if too_big else ""
-        raise ValueError(f"{name} is {show(plain)}; it must be {limit}; {fix}")
+        raise RequestError(
+            f"{name} is {show(plain)}; it must be {limit}",
+            param=name.partition("[")[0],
+            value=plain,
+            fix=fix,
+        )
     return plain
 
 
-def check_list(name: str, values: Any, kind: type, noun: str) -> list[Any]:
+def check_list(
+    name: str, values: Any, kind: type, noun: str, param: str | None = None
+) -> list[Any]:
     if not isinstance(values, list) or not all(
         isinstance(value, kind) and not isinstance(value, bool) for value in values
     ):
-        raise ValueError(f"{name} is {show(values)}; it must be a list of {noun}")
+        raise RequestError(
+            f"{name} is {show(values)}; it must be a list of {noun}",
+            param=param or name,
+            value=values,
+        )
     return list(values)
 
 
@@ -127,7 +145,9 @@ def token_id_key(key: Any) -> int:
     is_integer = isinstance(key, Integral) and not isinstance(key, bool)
     if is_integer or (isinstance(key, str) and key.isdecimal()):
         return int(key)
-    raise ValueError(f"logit_bias has the key {show(key)}; keys must be token ids")
+    raise RequestError(
+        f"logit_bias has the key {show(key)}; keys must be token ids", param="logit_bias"
+    )
 
 
 def unknown_names(

@@ -10,13 +10,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 from mini_vllm.param_checks import (
     MAX_FLOAT32,
     MAX_INT64,
@@ -28,64 +27,20 @@ from mini_vllm.param_checks import (
     token_id_key,
     unknown_names,
 )
+from mini_vllm.sampling_fields import Number as Number
+from mini_vllm.sampling_fields import OptionalParams, number_field
+from mini_vllm.sampling_fields import RepetitionDetectionParams as RepetitionDetectionParams
+from mini_vllm.sampling_fields import RequestOutputKind as RequestOutputKind
 from mini_vllm.structured_outputs_params import StructuredOutputsParams as StructuredOutputsParams
 
 logger = logging.getLogger(__name__)
 
 MAX_N = 16384
 """Most completions of one prompt."""
-"""Most alternatives whose log probability can be returned per position (vLLM's default limit)."""
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
 
 
-class RequestOutputKind(IntEnum):
-    """What an online engine hands over each time a request has grown.
-
-    Source: vllm/sampling_params.py#L151-L157 (RequestOutputKind) @ v0.22.1
-    """
-
-    CUMULATIVE = 0
-    """All there is so far."""
-    DELTA = 1
-    """Only what is new."""
-    FINAL_ONLY = 2
-    """Nothing before the end."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> RequestOutputKind:
-        names = ", ".join(f"RequestOutputKind.{kind.name}" for kind in cls)
-        raise ValueError(f"output_kind is {show(value)}; it must be one of {names}")
-
-
-# Every scalar parameter: name, kind, may it be None, is the value legal, the limit, the fix.
-# A comparison with NaN is false, so NaN fails every range.
-_SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = (
-    ("n", Integral, False, lambda v: 1 <= v <= MAX_N,
-     f"between 1 and {MAX_N}", "leave it out for one completion"),
-    ("presence_penalty", Real, False, lambda v: -2 <= v <= 2,
-     "between -2 and 2", "0 switches it off"),
-    ("frequency_penalty", Real, False, lambda v: -2 <= v <= 2,
-     "between -2 and 2", "0 switches it off"),
-    ("repetition_penalty", Real, False, lambda v: MIN_FLOAT32 <= v <= MAX_FLOAT32,
-     f"finite and above 0, at least {MIN_FLOAT32:.2g}", "1 switches it off"),
-    ("temperature", Real, False, lambda v: 0 <= v <= MAX_FLOAT32,
-     "finite and at least 0", "0 means greedy"),
-    ("top_p", Real, False, lambda v: 0 < v <= 1, "above 0 and at most 1", "1 switches it off"),
-    ("top_k", Integral, False, lambda v: -1 <= v <= MAX_INT64,
-     "at least 1", "0 or -1 switches it off"),
-    ("min_p", Real, False, lambda v: 0 <= v <= 1, "between 0 and 1", "0 switches it off"),
-    ("seed", Integral, True, lambda v: -(2**63) <= v < 2**64,
-     "between -2**63 and 2**64 - 1", "leave it out for an unseeded request"),
-    ("max_tokens", Integral, True, lambda v: 1 <= v <= MAX_INT64,
-     "at least 1", "leave it out for the default of 16, or None for as many as fit"),
-    ("min_tokens", Integral, False, lambda v: 0 <= v <= MAX_INT64,
-     "at least 0", "0 switches it off"),
-    ("logprobs", Integral, True, lambda v: -1 <= v <= MAX_INT64,
-     "at least 0, or -1 for the whole vocabulary", "leave it out for none"),
-    ("prompt_logprobs", Integral, True, lambda v: -1 <= v <= MAX_INT64,
-     "at least 0, or -1 for the whole vocabulary", "leave it out for none"),
-)  # fmt: skip
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 
 _FIXED = {
@@ -96,110 +51,27 @@ _FIXED = {
 """Parameters of vLLM's that have one legal value here, and why."""
 
 
-@dataclass
-class RepetitionDetectionParams:
-    """When an output counts as caught in a loop: it ends in copies of one pattern of tokens.
+class _Checked:
+    """Holds what was checked beside the fields, of which ``vars`` and ``copy`` tell."""
 
-    Attributes:
-        max_pattern_size: tokens of the longest pattern to look for; 0 switches it off.
-        min_pattern_size: of the shortest; 0 means 1.
-        min_count: so many copies, one after another, end the request.
-
-    Raises:
-        ValueError: for a size below 0 or a range that is empty, and for fewer than 2 copies.
-
-    Source: vllm/sampling_params.py#L114-L147 (RepetitionDetectionParams) @ v0.22.1.
-    """
-
-    max_pattern_size: int = 0
-    min_pattern_size: int = 0
-    min_count: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("max_pattern_size", "min_pattern_size", "min_count"):
-            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int):
-                raise ValueError(f"{name} is {show(value)}; it must be a whole number")
-        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
-            raise ValueError(
-                f"min_pattern_size is {self.min_pattern_size} and max_pattern_size "
-                f"{self.max_pattern_size}; neither may be negative, nor the first above the "
-                "second; set both to 0 to switch repetition_detection off"
-            )
-        if self.max_pattern_size > 0 and self.min_count < 2:
-            raise ValueError(
-                f"min_count is {self.min_count}; a repetition has at least 2 copies; set "
-                "max_pattern_size to 0 to switch repetition_detection off"
-            )
-
-
-class OptionalParams(TypedDict, total=False):
-    """The fields of :class:`SamplingParams` as :meth:`SamplingParams.from_optional` takes them, for
-    type checkers; `tests/engine/test_sampling_params.py` compares the two."""
-
-    n: int | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    repetition_penalty: float | None
-    temperature: float | None
-    top_p: float | None
-    top_k: int
-    min_p: float
-    seed: int | None
-    stop: str | list[str] | None
-    stop_token_ids: list[int] | None
-    include_stop_str_in_output: bool
-    ignore_eos: bool
-    max_tokens: int | None
-    min_tokens: int
-    logprobs: int | None
-    prompt_logprobs: int | None
-    detokenize: bool
-    skip_special_tokens: bool
-    logit_bias: Mapping[int, float] | Mapping[str, float] | None
-    allowed_token_ids: list[int] | None
-    extra_args: dict[str, Any] | None
-    structured_outputs: StructuredOutputsParams | None
-    output_kind: RequestOutputKind
-    bad_words: list[str] | None
-    bad_words_token_ids: list[list[int]] | None
-    logprob_token_ids: list[int] | None
-    skip_reading_prefix_cache: bool | None
-    thinking_token_budget: int | None
-    repetition_detection: RepetitionDetectionParams | None
-    spaces_between_special_tokens: bool
-    flat_logprobs: bool
-    routed_experts_prompt_start: int
-    skip_clone: bool
+    __slots__ = ("_checked",)
 
 
 @dataclass
-class SamplingParams:
+class SamplingParams(_Checked):
     """How the tokens of one request are chosen, when it stops, and what is reported.
 
     Every field is checked when the object is made. A bad value raises a `ValueError` that names
     the field, the value, the limit and the fix; an unknown argument raises a `TypeError` that
     names the nearest field. After that `stop` and `stop_token_ids` are always lists.
 
+    What a parameter of one number does stands with its field. The others:
+
     Attributes:
-        n: completions per prompt; each becomes a request of its own (see `child_requests`).
-        presence_penalty: subtracted once from the logit of every token already in the output.
-        frequency_penalty: subtracted once per occurrence in the output.
-        repetition_penalty: divides positive and multiplies negative logits of tokens that
-            occur in the prompt or the output.
-        temperature: divides the logits; 0 means greedy, and then top_p, top_k and min_p are off.
-        top_p: keep the smallest set of most probable tokens that reaches this mass.
-        top_k: keep this many most probable tokens; 0 and -1 switch it off.
-        min_p: keep tokens at least this fraction as probable as the most probable one.
-        seed: makes the request reproducible, whatever else runs beside it; -1 means None.
         stop: one string or several that end the text when they appear in it.
         stop_token_ids: tokens that end the request when they are sampled.
         include_stop_str_in_output: keep the matched stop string at the end of the text.
         ignore_eos: do not stop at the model's end-of-sequence token.
-        max_tokens: most output tokens; None means up to the model's length.
-        min_tokens: EOS, stop tokens and stop strings cannot end the request before this many.
-        logprobs: per output token, this many most likely tokens beside the sampled one; -1: all.
-            The engine's ``max_logprobs`` is the limit.
-        prompt_logprobs: the same for the tokens of the prompt.
         detokenize: turn the output into text.
         skip_special_tokens: leave special tokens out of the text.
         logit_bias: token id -> number added to its logit.
@@ -211,11 +83,13 @@ class SamplingParams:
             the tokens before it are there already.
         bad_words_token_ids: their tokens; the engine fills it in. Without `bad_words`: words that
             the caller has spelled.
+        eos_token_ids: of the model; the engine fills it in where `min_tokens` forbids them, which
+            it does with `ignore_eos`, too.
         logprob_token_ids: report the logprobs of exactly these tokens, beside the sampled one, in
             place of the most likely ones.
         skip_reading_prefix_cache: compute the whole prompt, whatever is cached; None: only if
             `prompt_logprobs` asks for it.
-        thinking_token_budget: vLLM's name; it needs a reasoning parser, which is not there.
+        thinking_token_budget: vLLM's name; only None: thoughts have no budget of their own.
         repetition_detection: end an output that repeats itself; a dict will do.
         spaces_between_special_tokens: vLLM's name; without effect, as in vLLM with a fast
             tokenizer: tokens carry their own spaces.
@@ -224,23 +98,80 @@ class SamplingParams:
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
-    n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
+    # fmt: off
+    n: int = number_field(
+        1, Integral, lambda v: 1 <= v <= MAX_N, f"between 1 and {MAX_N}",
+        "leave it out for one completion",
+        "completions per prompt; each becomes a request of its own (see `child_requests`)",
+    )
+    presence_penalty: float = number_field(
+        0.0, Real, lambda v: -2 <= v <= 2, "between -2 and 2", "0 switches it off",
+        "subtracted once from the logit of every token already in the output", shapes=True,
+    )
+    frequency_penalty: float = number_field(
+        0.0, Real, lambda v: -2 <= v <= 2, "between -2 and 2", "0 switches it off",
+        "subtracted once per occurrence in the output", shapes=True,
+    )
+    repetition_penalty: float = number_field(
+        1.0, Real, lambda v: MIN_FLOAT32 <= v <= MAX_FLOAT32,
+        f"finite and above 0, at least {MIN_FLOAT32:.2g}", "1 switches it off",
+        "divides positive and multiplies negative logits of tokens that occur in the prompt or "
+        "the output", shapes=True,
+    )
+    temperature: float = number_field(
+        1.0, Real, lambda v: 0 <= v <= MAX_FLOAT32, "finite and at least 0", "0 means greedy",
+        "divides the logits; 0 means greedy, and then top_p, top_k and min_p are off", shapes=True,
+    )
+    top_p: float = number_field(
+        1.0, Real, lambda v: 0 < v <= 1, "above 0 and at most 1", "1 switches it off",
+        "keep the smallest set of most probable tokens that reaches this mass", shapes=True,
+    )
+    top_k: int = number_field(
+        0, Integral, lambda v: -1 <= v <= MAX_INT64, "at least 1", "0 or -1 switches it off",
+        "keep this many most probable tokens", shapes=True,
+    )
+    min_p: float = number_field(
+        0.0, Real, lambda v: 0 <= v <= 1, "between 0 and 1", "0 switches it off",
+        "keep tokens at least this fraction as probable as the most probable one", shapes=True,
+    )
+    top_n_sigma: float = number_field(
+        0.0, Real, lambda v: 0 <= v <= MAX_FLOAT32, "finite and at least 0", "0 switches it off",
+        "keep tokens whose logit is at most this many standard deviations below the largest",
+        shapes=True,
+    )
+    seed: int | None = number_field(
+        None, Integral, lambda v: -(2**63) <= v < 2**64, "between -2**63 and 2**64 - 1",
+        "leave it out for an unseeded request",
+        "makes the request reproducible, whatever else runs beside it; -1 means None",
+        optional=True,
+    )
+    # fmt: on
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    # fmt: off
+    max_tokens: int | None = number_field(
+        16, Integral, lambda v: 1 <= v <= MAX_INT64, "at least 1",
+        "leave it out for the default of 16, or None for as many as fit",
+        "most output tokens; None means up to the model's length", optional=True,
+    )
+    min_tokens: int = number_field(
+        0, Integral, lambda v: 0 <= v <= MAX_INT64, "at least 0", "0 switches it off",
+        "EOS, stop tokens and stop strings cannot end the request before this many",
+    )
+    logprobs: int | None = number_field(
+        None, Integral, lambda v: -1 <= v <= MAX_INT64,
+        "at least 0, or -1 for the whole vocabulary", "leave it out for none",
+        "per output token, this many most likely tokens beside the sampled one; the engine's "
+        "max_logprobs is the limit", optional=True,
+    )
+    prompt_logprobs: int | None = number_field(
+        None, Integral, lambda v: -1 <= v <= MAX_INT64,
+        "at least 0, or -1 for the whole vocabulary", "leave it out for none",
+        "the same as logprobs for the tokens of the prompt", optional=True,
+    )
+    # fmt: on
     detokenize: bool = True
     skip_special_tokens: bool = True
     logit_bias: dict[int, float] | None = None
@@ -250,6 +181,7 @@ class SamplingParams:
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     bad_words: list[str] | None = None
     bad_words_token_ids: list[list[int]] | None = None
+    eos_token_ids: list[int] | None = None
     logprob_token_ids: list[int] | None = None
     skip_reading_prefix_cache: bool | None = None
     thinking_token_budget: int | None = None
@@ -267,19 +199,27 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._normalise()
-        for name, kind, optional, legal, limit, fix in _SCALARS:
+        for name, (kind, optional, legal, limit, fix, *_) in NUMBERS.items():
             value = check_scalar(name, getattr(self, name), kind, optional, legal, limit, fix)
             setattr(self, name, value)
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
-                raise ValueError(f"{name} is {show(value)}; it must be True or False")
+                raise RequestError(
+                    f"{name} is {show(value)}; it must be True or False", param=name, value=value
+                )
         for name, (only, why) in _FIXED.items():
             if (value := getattr(self, name)) != only:
-                raise ValueError(f"{name} is {show(value)}; it must be {only}: {why}")
+                raise RequestError(
+                    f"{name} is {show(value)}; it must be {only}: {why}", param=name, value=value
+                )
         self._check_lists()
         self._check_late_arrivals()
         self._check_combinations()
         self._settle_temperature()
+        self._checked: dict[str, Any] | None = {
+            name: value.copy() if isinstance(value, (list, dict)) else value
+            for name, value in vars(self).items()
+        }
 
     def _normalise(self) -> None:
         """Bring the spellings that vLLM accepts to one form each."""
@@ -301,12 +241,14 @@ class SamplingParams:
             if message := unknown_names(
                 StructuredOutputsParams, self.structured_outputs, "structured outputs parameter"
             ):
-                raise ValueError(message)
+                raise RequestError(message, param="structured_outputs")
             self.structured_outputs = StructuredOutputsParams(**self.structured_outputs)
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
-            raise ValueError(
+            raise RequestError(
                 f"structured_outputs is {self.structured_outputs!r}; it must be "
-                "StructuredOutputsParams(...), a dict or None"
+                "StructuredOutputsParams(...), a dict or None",
+                param="structured_outputs",
+                value=self.structured_outputs,
             )
 
     def _check_lists(self) -> None:
@@ -314,22 +256,28 @@ class SamplingParams:
         self.stop_token_ids = check_token_ids("stop_token_ids", self.stop_token_ids)
         for text in self.stop:
             if not text:
-                raise ValueError("stop holds an empty string, which is in every text; remove it")
+                raise RequestError(
+                    "stop holds an empty string, which is in every text; remove it", param="stop"
+                )
             if not is_text(text):
-                raise ValueError(
+                raise RequestError(
                     f"stop holds {show(text)}, half of a surrogate pair, which is in no text; "
-                    "remove it"
+                    "remove it",
+                    param="stop",
                 )
         if self.allowed_token_ids is not None:
             self.allowed_token_ids = check_token_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
-                raise ValueError(
+                raise RequestError(
                     "allowed_token_ids is empty, so no token could be sampled; "
-                    "name at least one token or leave it out"
+                    "name at least one token or leave it out",
+                    param="allowed_token_ids",
                 )
         for name in ("logit_bias", "extra_args"):
             if not isinstance(value := getattr(self, name), dict | None):
-                raise ValueError(f"{name} is {show(value)}; it must be a dict or None")
+                raise RequestError(
+                    f"{name} is {show(value)}; it must be a dict or None", param=name, value=value
+                )
         if self.logit_bias is not None:
             self.logit_bias = {
                 token_id: check_scalar(
@@ -344,54 +292,72 @@ class SamplingParams:
         self.bad_words = check_list("bad_words", self.bad_words or [], str, "strings") or None
         for word in self.bad_words or ():
             if not word.strip() or not is_text(word):
-                raise ValueError(f"bad_words holds {show(word)}, which is no word; remove it")
+                raise RequestError(
+                    f"bad_words holds {show(word)}, which is no word; remove it", param="bad_words"
+                )
         if self.bad_words_token_ids is not None:
             name = "bad_words_token_ids"
             words = check_list(name, self.bad_words_token_ids, list, "lists of token ids")
             self.bad_words_token_ids = [check_token_ids(name, word) for word in words]
             if [] in self.bad_words_token_ids:
-                raise ValueError(f"{name} holds an empty list, which is no word; remove it")
+                raise RequestError(
+                    f"{name} holds an empty list, which is no word; remove it", param=name
+                )
+        if self.eos_token_ids is not None:
+            self.eos_token_ids = check_token_ids("eos_token_ids", self.eos_token_ids)
         if self.logprob_token_ids is not None:
             self.logprob_token_ids = check_token_ids("logprob_token_ids", self.logprob_token_ids)
         if self.skip_reading_prefix_cache is None:  # they need the logits of every prompt token
             self.skip_reading_prefix_cache = self.prompt_logprobs is not None
         if not isinstance(self.skip_reading_prefix_cache, bool):
-            raise ValueError(
+            raise RequestError(
                 f"skip_reading_prefix_cache is {show(self.skip_reading_prefix_cache)}; it must be "
-                "True, False or None"
+                "True, False or None",
+                param="skip_reading_prefix_cache",
+                value=self.skip_reading_prefix_cache,
             )
         if self.thinking_token_budget is not None:
-            raise ValueError(
-                f"thinking_token_budget is {show(self.thinking_token_budget)}; it needs a "
-                "reasoning parser, which is not supported; leave it out, or use max_tokens"
+            raise RequestError(
+                f"thinking_token_budget is {show(self.thinking_token_budget)}; thoughts "
+                "have no budget of their own; leave it out, or use max_tokens",
+                param="thinking_token_budget",
+                value=self.thinking_token_budget,
             )
         if isinstance(self.repetition_detection, Mapping):
             if message := unknown_names(
                 RepetitionDetectionParams, self.repetition_detection, "repetition parameter"
             ):
-                raise ValueError(message)
+                raise RequestError(message, param="repetition_detection")
             self.repetition_detection = RepetitionDetectionParams(**self.repetition_detection)
         if not isinstance(self.repetition_detection, RepetitionDetectionParams | None):
-            raise ValueError(
+            raise RequestError(
                 f"repetition_detection is {show(self.repetition_detection)}; it must be "
-                "RepetitionDetectionParams(...), a dict or None"
+                "RepetitionDetectionParams(...), a dict or None",
+                param="repetition_detection",
+                value=self.repetition_detection,
             )
 
     def _check_combinations(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(
+            raise RequestError(
                 f"min_tokens is {self.min_tokens}; it must be at most max_tokens, which is "
-                f"{self.max_tokens}; raise max_tokens or lower min_tokens"
+                f"{self.max_tokens}; raise max_tokens or lower min_tokens",
+                param="min_tokens",
+                value=self.min_tokens,
             )
         if self.stop and not self.detokenize:
-            raise ValueError(
+            raise RequestError(
                 f"stop is {self.stop!r} but detokenize is False; stop strings are found in the "
-                "text; set detokenize=True or use stop_token_ids"
+                "text; set detokenize=True or use stop_token_ids",
+                param="stop",
+                value=self.stop,
             )
         if self.temperature == 0 and self.n > 1:
-            raise ValueError(
+            raise RequestError(
                 f"n is {self.n} with temperature 0; greedy completions would all be the same, "
-                "so n must be 1; set n=1 or a temperature above 0"
+                "so n must be 1; set n=1 or a temperature above 0",
+                param="n",
+                value=self.n,
             )
 
     def _settle_temperature(self) -> None:
@@ -409,7 +375,7 @@ class SamplingParams:
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
         """Build from parsed JSON. An unknown key raises a `ValueError` naming the nearest."""
         if message := unknown_names(cls, values):
-            raise ValueError(message)
+            raise RequestError(message)
         return cls(**values)
 
     @classmethod
@@ -436,6 +402,15 @@ class SamplingParams:
                 setattr(twin, name, copy.deepcopy(value))
         return twin
 
+    def check_changes(self) -> None:
+        """Of an engine's own copy: check its fields again, if one was set since they were checked.
+
+        From then on only the engine changes them, and nothing is checked any more.
+        """
+        if self._checked is not None and self._checked != vars(self):
+            self.__post_init__()
+        self._checked = None
+
     def verify(self, vocab_size: int) -> None:
         """Refuse token ids that the model does not have.
 
@@ -447,9 +422,10 @@ class SamplingParams:
         for name, token_ids in given:
             for token_id in token_ids:
                 if not 0 <= token_id < vocab_size:
-                    raise ValueError(
+                    raise RequestError(
                         f"{name} holds token {token_id}; token ids must be at least 0 and below "
-                        f"the vocabulary size {vocab_size}; remove it"
+                        f"the vocabulary size {vocab_size}; remove it",
+                        param=name,
                     )
 
     @property
@@ -459,8 +435,11 @@ class SamplingParams:
 
     @property
     def all_stop_token_ids(self) -> frozenset[int]:
-        """`stop_token_ids` as a set. The model's EOS tokens are not in it."""
-        return frozenset(self.stop_token_ids or ())
+        """`stop_token_ids` as a set, and the model's EOS tokens if the engine has filled them in.
+
+        Source: vllm/sampling_params.py#L639-L641 (SamplingParams.all_stop_token_ids) @ v0.22.1
+        """
+        return frozenset((*(self.stop_token_ids or ()), *(self.eos_token_ids or ())))
 
     @property
     def wants_logprobs(self) -> bool:
@@ -483,6 +462,12 @@ class SamplingParams:
             self.bad_words_token_ids.append(plain)
             if spaced[0] != plain[0] and len(spaced) == len(plain):
                 self.bad_words_token_ids.append(spaced)
+
+
+NUMBERS: dict[str, Number] = {
+    each.name: each.metadata["number"] for each in fields(SamplingParams) if each.metadata
+}
+"""The parameters of one number, by name."""
 
 
 @dataclass
@@ -525,7 +510,9 @@ class BeamSearchParams:
             setattr(self, name, value)
         for name in ("ignore_eos", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {show(getattr(self, name))}; it must be True or False")
+                raise RequestError(
+                    f"{name} is {show(getattr(self, name))}; it must be True or False", param=name
+                )
 
 
 def derive_seed(engine_seed: int, request_number: int) -> int:

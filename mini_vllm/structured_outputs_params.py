@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 from mini_vllm.param_checks import check_list, unknown_names
 
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -33,6 +33,9 @@ class StructuredOutputsParams:
         whitespace_pattern: vLLM's name; only None.
         structural_tag: free text with parts that have a form, a dict or its JSON text; see
             :func:`~mini_vllm.structured_output.structural_tag.compile_structural_tag`.
+        reasoning_ended: with a reasoning parser: True if the text has its form from its first
+            token, False if it has it behind the reasoning; None: the prompt says which. A server
+            sets it.
 
     Raises:
         ValueError: for none of them, for several, or for a value that cannot be one.
@@ -49,6 +52,7 @@ class StructuredOutputsParams:
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     structural_tag: str | dict[str, Any] | None = None
+    reasoning_ended: bool | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
         """Refuse an unknown keyword with the nearest that is known."""
@@ -60,35 +64,75 @@ class StructuredOutputsParams:
         given = [name for name in _CONSTRAINTS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none of " + ", ".join(_CONSTRAINTS)
-            raise ValueError(f"structured_outputs has {found}; give exactly one")
+            raise RequestError(
+                f"structured_outputs has {found}; give exactly one", param="structured_outputs"
+            )
         for name, fix in (
             ("disable_additional_properties", "set it in structured_outputs_config, for all"),
             ("whitespace_pattern", "use disable_any_whitespace, or write a grammar"),
         ):
             if (value := getattr(self, name)) not in (None, False):
-                raise ValueError(f"structured_outputs has {name}={show(value)}; {fix}")
+                raise RequestError(
+                    f"structured_outputs has {name}={show(value)}; {fix}",
+                    param="structured_outputs",
+                )
         if not isinstance(flag := self.disable_any_whitespace, bool):
-            raise ValueError(f"disable_any_whitespace is {show(flag)}; it must be True or False")
+            raise RequestError(
+                f"disable_any_whitespace is {show(flag)}; it must be True or False",
+                param="structured_outputs",
+                value=flag,
+            )
+        if not isinstance(ended := self.reasoning_ended, bool | None):
+            raise RequestError(
+                f"reasoning_ended is {show(ended)}; it must be True, False or None",
+                param="structured_outputs",
+                value=ended,
+            )
         if self.json_object is not None and self.json_object is not True:
-            raise ValueError(f"json_object is {self.json_object!r}; set it to True or leave it out")
+            raise RequestError(
+                f"json_object is {self.json_object!r}; set it to True or leave it out",
+                param="structured_outputs",
+                value=self.json_object,
+            )
         if not isinstance(self.json, str | dict | None):
-            raise ValueError(f"json is {self.json!r}; it must be a JSON schema, a dict or its text")
+            raise RequestError(
+                f"json is {self.json!r}; it must be a JSON schema, a dict or its text",
+                param="structured_outputs",
+                value=self.json,
+            )
         if not isinstance(tag := self.structural_tag, str | dict | None):
-            raise ValueError(f"structural_tag is {show(tag)}; it must be a dict, or its JSON text")
+            raise RequestError(
+                f"structural_tag is {show(tag)}; it must be a dict, or its JSON text",
+                param="structured_outputs",
+                value=tag,
+            )
         for name in ("json", "structural_tag"):
             if isinstance(value := getattr(self, name), dict):
                 try:
                     json.dumps(value)
                 except RecursionError:
-                    raise ValueError(f"{name} is a dict that nests too deeply") from None
+                    raise RequestError(
+                        f"{name} is a dict that nests too deeply", param="structured_outputs"
+                    ) from None
                 except (TypeError, ValueError) as error:
-                    raise ValueError(f"{name} is a dict that JSON cannot say: {error}") from None
+                    raise RequestError(
+                        f"{name} is a dict that JSON cannot say: {error}",
+                        param="structured_outputs",
+                    ) from None
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
-                raise ValueError(f"{name} is {value!r}; it must be a string")
+                raise RequestError(
+                    f"{name} is {value!r}; it must be a string",
+                    param="structured_outputs",
+                    value=value,
+                )
         if self.grammar is not None and not self.grammar.strip():
-            raise ValueError("grammar is blank; write at least a rule root ::= ...")
+            raise RequestError(
+                "grammar is blank; write at least a rule root ::= ...", param="structured_outputs"
+            )
         if self.choice is not None:
-            check_list("choice", self.choice, str, "strings")
+            check_list("choice", self.choice, str, "strings", param="structured_outputs")
             if not self.choice:
-                raise ValueError("choice is empty; name at least one text")
+                raise RequestError(
+                    "choice is empty; name at least one text", param="structured_outputs"
+                )

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from mini_vllm import bundled
@@ -199,6 +200,40 @@ def draft_agreement(target: Subject, draft: Subject) -> dict[str, float]:
     return result | {"draft_agreement": share(all_same)}
 
 
+@torch.no_grad()
+def move_of_lost_states(subject: Subject, stories: int = 8) -> float:
+    """How far the largest logit moves if the states are lost in the middle of a story, on average.
+
+    The prompt and 80 tokens of the story are computed, all recurrent states are set to zero, and
+    the next token is computed. The convolutions and full attention keep what they have.
+    """
+    moves = []
+    for exchange in draw(corpus.story_request, stories):
+        prompt = chat_prompt(subject, exchange.question)
+        (story,) = complete(subject, [prompt], 80)
+        text = torch.tensor([subject.tokenizer(prompt)["input_ids"] + story])
+        whole, lost = (next_logits(subject, text, lost) for lost in (False, True))
+        moves.append((whole - lost).abs().max().item())
+    return round(sum(moves) / len(moves), 2)
+
+
+def next_logits(subject: Subject, text: Tensor, lost: bool) -> Tensor:
+    """Logits behind a text [1, T], with or without the states of its first T - 1 tokens."""
+    cache = subject.model(input_ids=text[:, :-1], use_cache=True).past_key_values
+    for layer in cache.layers if lost else ():
+        for state in states_of(layer):
+            state.zero_()
+    logits: Tensor = subject.model(input_ids=text[:, -1:], past_key_values=cache).logits
+    return logits[0, -1]
+
+
+def states_of(layer: Any) -> list[Tensor]:
+    """The recurrent states that a layer's cache holds."""
+    held = getattr(layer, "recurrent_states", ())
+    values = held.values() if isinstance(held, dict) else held
+    return [state for state in values if state is not None]
+
+
 def show(title: str, measures: dict[str, float]) -> None:
     print(f"\n{title}")
     for name, value in measures.items():
@@ -218,16 +253,23 @@ def main() -> None:
     keep_freed_memory()
     torch.manual_seed(SEED)
     target, draft = load("storyteller"), load("storyteller-draft")
+    hybrid = load("storyteller-hybrid")
     for question, reply in zip(SHOWN, answers(target, list(SHOWN), 256), strict=True):
         print(f"> {question}\n{reply}\n")
     measures = {
         "storyteller": quality(target),
         "storyteller-draft": draft_agreement(target, draft),
+        "storyteller-hybrid": quality(hybrid),
     }
     for name, values in measures.items():
         show(name, values)
         if args.write:
             store(name, values)
+    moved = move_of_lost_states(hybrid)
+    print(f"\nwithout its states a logit of storyteller-hybrid moves by {moved}")
+    if args.write:
+        folder = bundled.path("storyteller-hybrid")
+        write_report(folder, read_report(folder) | {"move_of_lost_states": moved})
 
 
 if __name__ == "__main__":

@@ -19,18 +19,19 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalize(matrix: Tensor, iterations: int = 5) -> Tensor:
-    """Push all singular values of `matrix` [rows, columns] to about one (Newton-Schulz)."""
+    """Push all singular values of `matrix` [..., rows, columns] to about one (Newton-Schulz)."""
     a, b, c = COEFFICIENTS
-    x = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = x / (x.norm() + 1e-7)
+    wide = matrix.shape[-2] <= matrix.shape[-1]
+    x = matrix if wide else matrix.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(iterations):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x if matrix.shape[0] <= matrix.shape[1] else x.T
+    return x if wide else x.mT
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum and decoupled weight decay, for parameters of two dimensions."""
+    """Muon with Nesterov momentum and decoupled weight decay, for matrices and stacks of them."""
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, momentum: float, weight_decay: float
@@ -45,6 +46,6 @@ class Muon(torch.optim.Optimizer):
                 momentum = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
                 momentum.lerp_(weight.grad, 1 - group["momentum"])
                 update = orthogonalize(weight.grad.lerp(momentum, group["momentum"]))
-                scale = max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
+                scale = max(1.0, weight.shape[-2] / weight.shape[-1]) ** 0.5
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update, alpha=-group["lr"] * scale)

@@ -2,6 +2,7 @@
 
     python -m training.train storyteller
     python -m training.train storyteller-draft      # needs the first one: it learns from it
+    python -m training.train storyteller-hybrid     # states and experts: training/hybrid.py
 
 Batches are made on the fly from (seed, step), so a run that was stopped goes on from its last
 checkpoint with the very text it would have seen. The weights are trained in float32 and saved in
@@ -32,13 +33,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
 from mini_vllm import bundled
-from training import corpus
+from training import corpus, hybrid
 from training.muon import Muon
 
 IGNORE = -100  # label of a token that does not count in the loss
@@ -47,7 +49,10 @@ VALIDATION_SEED = "validation"
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run: the model's shape and how it is trained."""
+    """One training run: the model's shape and how it is trained.
+
+    The rest of a hybrid's shape stands in `training.hybrid`.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -63,6 +68,7 @@ class Recipe:
     decay_steps: int = 300
     practice_step: int = 0  # from this step on the text has more practice and fewer stories
     teacher: str | None = None
+    hybrid: bool = False
 
 
 RECIPES = {
@@ -79,6 +85,9 @@ RECIPES = {
         decay_steps=200,
         practice_step=300,
         teacher="storyteller",
+    ),
+    "storyteller-hybrid": Recipe(
+        192, 576, 4, 4, 2, 64, steps=1400, learning_rate=3e-3, practice_step=900, hybrid=True
     ),
 }
 
@@ -99,8 +108,10 @@ def keep_freed_memory() -> None:
         libc.mallopt(top_pad, 1 << 29)
 
 
-def make_model(recipe: Recipe, vocab_size: int) -> Qwen3ForCausalLM:
-    """A Qwen3 model of the recipe's shape with random weights."""
+def make_model(recipe: Recipe, vocab_size: int) -> PreTrainedModel:
+    """A Qwen3 model of the recipe's shape, or a hybrid, with random weights."""
+    if recipe.hybrid:
+        return hybrid.make_hybrid(vocab_size)
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=recipe.hidden_size,
@@ -207,8 +218,9 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 def make_optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the weight matrices, AdamW for the embedding and the norms."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    named = list(model.named_parameters())
+    matrices = [weight for name, weight in named if hybrid.is_matrix(name, weight)]
+    others = [weight for name, weight in named if not hybrid.is_matrix(name, weight)]
     return [
         Muon(matrices, lr=recipe.muon_learning_rate, momentum=0.95, weight_decay=0.02),
         torch.optim.AdamW(
@@ -221,6 +233,14 @@ def trained_logits(model: torch.nn.Module, inputs: Tensor, keep: Tensor) -> Tens
     """Logits [kept tokens, vocab] of the positions where `keep` [rows, length] is true."""
     hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
     return model.lm_head(hidden[keep])
+
+
+def hybrid_loss(model: PreTrainedModel, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """As `loss_of`; what is minimised also keeps the experts busy."""
+    keep = labels != IGNORE
+    hidden, balance, _ = hybrid.hidden_and_balance(model, inputs)
+    cross_entropy = F.cross_entropy(model.lm_head(hidden[keep]), labels[keep])
+    return cross_entropy + balance, cross_entropy
 
 
 def loss_of(
@@ -286,7 +306,7 @@ def load_teacher(recipe: Recipe) -> torch.nn.Module | None:
 
 def train(
     name: str, recipe: Recipe, seed: int, checkpoint: Path
-) -> tuple[Qwen3ForCausalLM, Progress]:
+) -> tuple[PreTrainedModel, Progress]:
     """Run (or go on with) the training; returns the model and what it took."""
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(bundled.path(name))
@@ -329,7 +349,10 @@ def train(
             step >= recipe.practice_step,
             tokenizer,
         )
-        loss, cross_entropy = loss_of(model, teacher, inputs, labels)
+        if recipe.hybrid:
+            loss, cross_entropy = hybrid_loss(model, inputs, labels)
+        else:
+            loss, cross_entropy = loss_of(model, teacher, inputs, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -358,7 +381,7 @@ def train(
 # --- results ----------------------------------------------------------------------------------
 
 
-def save_model(model: Qwen3ForCausalLM, folder: Path) -> None:
+def save_model(model: PreTrainedModel, folder: Path) -> None:
     """Write bfloat16 weights, config and generation config into `folder`, each file atomically."""
     model = model.to(torch.bfloat16).eval()
     model.config.use_cache = True
@@ -393,10 +416,12 @@ def write_report(folder: Path, report: dict[str, Any]) -> None:
 
 
 def report_of(
-    model: Qwen3ForCausalLM, name: str, recipe: Recipe, progress: Progress, seed: int
+    model: PreTrainedModel, name: str, recipe: Recipe, progress: Progress, seed: int
 ) -> dict[str, Any]:
     """What the run took and reached; `evaluate` adds the quality measures."""
     tokenizer = AutoTokenizer.from_pretrained(bundled.path(name))
+    inputs, _ = make_batch(f"{VALIDATION_SEED}:0", 4096, 512, True, tokenizer)
+    shares = {"expert_shares": hybrid.expert_shares(model, inputs)} if recipe.hybrid else {}
     return {
         "model": name,
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -411,6 +436,7 @@ def report_of(
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        **shares,
     }
 
 

@@ -13,10 +13,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.kernels import INTERPRETED
+from mini_vllm.attention.metadata import AttentionMetadata, StateMetadata
+from mini_vllm.attention.selector import AttentionSelectorConfig, get_attn_backend_cls
+from mini_vllm.platforms import platform_of
 
-__all__ = ["AttentionBackend", "AttentionMetadata", "get_backend"]
+__all__ = ["AttentionBackend", "AttentionMetadata", "StateMetadata", "get_backend"]
 
 
 class AttentionBackend(Protocol):
@@ -36,28 +37,15 @@ class AttentionBackend(Protocol):
         """Causal attention of `query` `[T, Hq, D]` over each request's own pages: `[T, Hq, D]`."""
 
 
-def get_backend(device: torch.device | str, name: str | None = None) -> AttentionBackend:
+def get_backend(
+    device: torch.device | str,
+    name: str | None = None,
+    config: AttentionSelectorConfig | None = None,
+) -> AttentionBackend:
     """The backend called `name`, or the best one for `device`.
 
-    Raises ValueError for an unknown name, and for kernels that could not run there.
+    Raises ValueError for an unknown name, and for one that could not run there, with all reasons.
     """
-    from mini_vllm.attention.cpu import CpuAttention
-    from mini_vllm.attention.reference import ReferenceAttention
-    from mini_vllm.attention.triton_backend import TritonAttention
-
-    backends: dict[str, type[AttentionBackend]] = {
-        "reference": ReferenceAttention,
-        "cpu": CpuAttention,
-        "triton": TritonAttention,
-    }
-    kernels_run = INTERPRETED or torch.device(device).type == "cuda"
-    if name is None:
-        name = "triton" if kernels_run else "cpu"
-    if name == "triton" and not kernels_run:
-        raise ValueError(
-            f"attention backend 'triton' cannot run on {device}; use a GPU, or set "
-            "TRITON_INTERPRET=1 to let Triton interpret its kernels, slowly"
-        )
-    if name not in backends:
-        raise ValueError(f"attention backend {name!r} is unknown; choose one of {list(backends)}")
-    return backends[name]()
+    config = config or AttentionSelectorConfig()
+    backend: AttentionBackend = get_attn_backend_cls(platform_of(device), name, config)()
+    return backend

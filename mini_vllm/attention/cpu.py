@@ -32,7 +32,9 @@ from torch import Tensor
 
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import causal_mask
+from mini_vllm.attention.selector import AttentionSelectorConfig
 from mini_vllm.kernels import native
+from mini_vllm.platforms.interface import Platform
 
 MAX_SHORT_QUERY = 16
 """Queries up to this length are computed as decodes are. A whole group of them costs one gather
@@ -179,6 +181,11 @@ class CpuAttention:
 
     def __init__(self) -> None:
         self.scratch = torch.empty(0)
+
+    @classmethod
+    def validate_configuration(cls, platform: Platform, _: AttentionSelectorConfig) -> list[str]:
+        """Every reason why it cannot do the work; none: it can."""
+        return [] if platform.is_host else ["it reads pages and tables in main memory"]
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """See `AttentionBackend`. Padding (slot -1) is written into the null block, or nowhere."""

@@ -38,10 +38,25 @@ class AttentionMetadata:
     seq_lens_cpu: list[int]  # for a device to learn them
     plan: Any = None  # what a backend derives once and reuses in every layer of the step
     places: Any = None  # and what layers do that are one call, see `model/narrow.py`
+    groups: Sequence[AttentionMetadata | StateMetadata] = ()  # if layers remember differently
+    layer_groups: Sequence[int] = ()  # and which of them each layer is in
+    skipped_cpu: Sequence[int] = ()  # of a window: tokens of each text that its layers do not see
 
     @property
     def num_reqs(self) -> int:
         return len(self.query_lens_cpu)
+
+    @property
+    def text_lens_cpu(self) -> list[int]:
+        """Tokens of each text after this step, those included that a window does not see."""
+        if not self.skipped_cpu:
+            return self.seq_lens_cpu
+        return [a + b for a, b in zip(self.skipped_cpu, self.seq_lens_cpu, strict=True)]
+
+    def of_layer(self, index: int) -> Any:
+        """What layer `index` needs to know: a layer with a state a `StateMetadata`, others this
+        one, or that of their group."""
+        return self.groups[self.layer_groups[index]] if self.groups else self
 
     @classmethod
     def from_lists(
@@ -77,3 +92,36 @@ class AttentionMetadata:
             query_lens_cpu=list(query_lens),
             seq_lens_cpu=list(seq_lens),
         )
+
+
+@dataclass
+class StateMetadata:
+    """One step's batch as layers see it that keep a state in place of keys and values.
+
+    A state is read before the step and written behind it, in the same block. To know whether a
+    request is new, look at `is_new`: a prompt of one token has as many new tokens as a decode.
+    Source: vllm/v1/attention/backends/utils.py#L897-L937 (mamba_get_block_table_tensor) @ v0.22.1.
+    """
+
+    query_start_loc: Tensor  # [R + 1] int32: where each request's new tokens begin
+    block_ids: Tensor  # [R] int64: the block that holds each request's state
+    is_new: Tensor  # [R] bool: nothing is computed yet: it starts from zeros, whatever lies there
+    max_query_len: int
+    num_decode_reqs: int  # the first so many requests have exactly one new token
+    query_lens_cpu: list[int]
+    seq_lens_cpu: list[int]  # after this step
+    plan: Any = None  # what a layer derives once and others reuse
+
+    @property
+    def num_reqs(self) -> int:
+        return len(self.query_lens_cpu)
+
+    def load(self, states: Tensor) -> Tensor:
+        """The states `[R, ...]` before this step, copied out of `states` `[blocks, ...]`."""
+        found = states[self.block_ids]
+        found[self.is_new] = 0  # not times 0: a stranger's NaN would stay
+        return found
+
+    def store(self, states: Tensor, values: Tensor) -> None:
+        """Write the states `[R, ...]` behind this step into `states` `[blocks, ...]`."""
+        states[self.block_ids] = values.to(states.dtype)

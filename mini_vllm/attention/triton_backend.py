@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.selector import AttentionSelectorConfig
+from mini_vllm.kernels import INTERPRETED
 from mini_vllm.kernels.attention import (
     PAGED_DECODE,
     PAGED_PREFILL,
@@ -16,18 +18,33 @@ from mini_vllm.kernels.attention import (
     STORE_KV,
     choose_num_splits,
 )
+from mini_vllm.platforms import platform_of
+from mini_vllm.platforms.interface import Platform
 
 
 @functools.cache
 def num_processors(device: torch.device) -> int:
     """Streaming multiprocessors of a GPU; 1 anywhere else."""
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return platform_of(device).num_compute_units(device)
 
 
 class TritonAttention:
     """Decodes and prefills of a step, each with its own kernel. Never waits for the device."""
+
+    @classmethod
+    def validate_configuration(
+        cls, platform: Platform, config: AttentionSelectorConfig
+    ) -> list[str]:
+        """Every reason why the kernels cannot do the work; none: they can."""
+        reasons = []
+        if not (platform.launches_kernels or INTERPRETED):
+            reasons.append(
+                "its kernels need a GPU; use one, or set TRITON_INTERPRET=1 to let Triton "
+                "interpret them, slowly"
+            )
+        if config.dtype not in (None, *platform.supported_dtypes):
+            reasons.append(f"it has no kernels for {config.dtype}")
+        return reasons
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """See `AttentionBackend`."""

@@ -1,7 +1,8 @@
 """The models that ship with the repository: folders in Hugging Face layout.
 
 `storyteller` is a small Qwen3-architecture chat model, `storyteller-draft` a smaller one with the
-same tokenizer that guesses tokens for it. Both were trained by `training/train.py`.
+same tokenizer that guesses tokens for it. `storyteller-hybrid` tells the same stories with
+recurrent states, one layer of full attention, and experts. All were trained by `training/train.py`.
 `storyteller-vision` is storyteller with eyes, trained by `training/vision.py`. `adapters/`
 holds LoRA adapters for storyteller in PEFT's layout, trained by `training/lora.py`.
 """
@@ -12,7 +13,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-NAMES = ("storyteller", "storyteller-draft")
+NAMES = ("storyteller", "storyteller-draft", "storyteller-hybrid")
 ADAPTERS = ("pirate", "json", "polite")
 SEEING = ("storyteller-vision",)
 """Models that take images."""

@@ -9,7 +9,8 @@ from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import DTYPES, ModelConfig
 from mini_vllm.config.multimodal import MultiModalConfig
-from mini_vllm.config.parallel import ParallelConfig
+from mini_vllm.config.parallel import EPLBConfig, ParallelConfig
+from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.scheduler import POLICIES, Policy, SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
@@ -21,6 +22,7 @@ __all__ = [
     "DTYPES",
     "POLICIES",
     "CacheConfig",
+    "EPLBConfig",
     "EngineConfig",
     "KVEventsConfig",
     "KVTransferConfig",
@@ -29,6 +31,7 @@ __all__ = [
     "MultiModalConfig",
     "ParallelConfig",
     "Policy",
+    "PoolerConfig",
     "SchedulerConfig",
     "SpeculativeConfig",
     "StructuredOutputsConfig",

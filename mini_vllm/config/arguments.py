@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
+from mini_vllm.config.parallel import EPLBConfig
+from mini_vllm.config.pooler import PoolerConfig
+from mini_vllm.config.profiles import Profile
 from mini_vllm.config.scheduler import Policy
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
@@ -39,11 +42,14 @@ class EngineOptions(TypedDict, total=False):
     logits_processors: Sequence[str | type] | None
     max_logprobs: int
     quantization: str | None
+    runner: str
+    convert: str
     compile_model: bool
     # CacheConfig
     block_size: int | None
     num_gpu_blocks: int | None
     enable_prefix_caching: bool | None
+    prefix_cache_retention_interval: int | None
     num_cpu_blocks: int
     gpu_memory_utilization: float
     kv_cache_memory_bytes: int | None
@@ -55,14 +61,18 @@ class EngineOptions(TypedDict, total=False):
     max_model_len: int | None
     policy: Policy
     long_prefill_token_threshold: int
+    long_prefill_token_threshold_adaptive: bool
     enable_chunked_prefill: bool | None
     scheduler_reserve_full_isl: bool
     uncache_refunded_blocks: bool
+    watermark: float
     num_lookahead_tokens: int
     max_num_encoder_input_tokens: int | None
     encoder_cache_size: int | None
     disable_chunked_mm_input: bool
     async_scheduling: bool | None
+    disable_hybrid_kv_cache_manager: bool | None
+    scheduler_profile: Profile
     # ParallelConfig
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -70,6 +80,9 @@ class EngineOptions(TypedDict, total=False):
     data_parallel_routing: str
     distributed_executor_backend: str | None
     distributed_timeout_seconds: int | None
+    enable_expert_parallel: bool
+    enable_eplb: bool
+    eplb_config: Mapping[str, Any] | str | EPLBConfig
     disable_custom_all_reduce: bool
     # MultiModalConfig
     limit_mm_per_prompt: Mapping[str, int]
@@ -82,11 +95,13 @@ class EngineOptions(TypedDict, total=False):
     max_lora_rank: int
     max_cpu_loras: int | None
     lora_dtype: str
+    reasoning_parser: str | None
     # Sections that are one argument each: a dict, its JSON, or the dataclass.
     speculative_config: Mapping[str, Any] | str | SpeculativeConfig | None
     structured_outputs_config: Mapping[str, Any] | str | StructuredOutputsConfig | None
     kv_transfer_config: Mapping[str, Any] | str | KVTransferConfig | None
     kv_events_config: Mapping[str, Any] | str | KVEventsConfig | None
+    pooler_config: Mapping[str, Any] | str | PoolerConfig | None
     # vLLM's names of arguments that have another here
     num_gpu_blocks_override: int | None
     scheduling_policy: Policy
@@ -109,7 +124,5 @@ class EngineOptions(TypedDict, total=False):
     logprobs_mode: Literal["raw_logprobs"]
     tokenizer_mode: Literal["auto", "hf", "slow"]
     config_format: Literal["auto", "hf"]
-    runner: Literal["auto", "generate"]
-    convert: Literal["auto", "none"]
     model_impl: Literal["auto", "vllm"]
     performance_mode: Literal["balanced"]

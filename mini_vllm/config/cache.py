@@ -31,6 +31,10 @@ class CacheConfig:
     """Blocks in the pool, the null block included. None: size the pool from free memory."""
     enable_prefix_caching: bool = True
     """Whether full blocks are kept after use and shared between equal prefixes."""
+    prefix_cache_retention_interval: int | None = None
+    """Every how many tokens the blocks of windows and states stay findable, besides the end of the
+    prompt and of prefixes that requests share; 0: nowhere else. None: as the scheduler's profile
+    has it: "v0.22" keeps every block, "current" as with 0. Not in 0.22; vLLM 0.32 has it."""
     num_cpu_blocks: int = 0
     """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
     gpu_memory_utilization: float = 0.9
@@ -53,6 +57,13 @@ class CacheConfig:
                 self.num_gpu_blocks,
                 2,
                 "block 0 is the null block, so one request needs a second one",
+            )
+        if self.prefix_cache_retention_interval is not None:
+            require_at_least(
+                "prefix_cache_retention_interval",
+                self.prefix_cache_retention_interval,
+                0,
+                "leave it out for what the profile does",
             )
         if self.kv_cache_memory_bytes is not None:
             require_at_least(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.speculative import METHODS_WITH_KV
 from mini_vllm.config.structured import StructuredOutputsConfig
 
-ARRIVES: dict[str, int] = {}
-"""Features that are announced and not there yet, and their phase. A phase removes its line."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,20 @@ class Situation:
 
 
 ASYNC = "async_scheduling"
+STATES = "layers that keep a state"
+LATENTS = "layers that keep latents"
+UNQUANTISED = ("auto", "float32", "bfloat16", "float16")
+ONE_TABLE = {
+    "speculative_config": "a rejected guess cannot be taken out of a state again",
+    "kv_transfer_config": "a connector carries keys and values by the blocks of one table",
+    "kv_events_config": "events tell of the blocks of one table",
+    "pipeline_parallel_size > 1": "the stages' layers would be other groups on each",
+    "a scheduler without groups": "scheduler_cls shares out the blocks of one table",
+}
+"""What needs one block table for all layers, and why a state cannot have that. Layers with a window
+can: they keep the whole text then."""
+POOLS = "runner='pooling'"
+NOTHING_SAMPLED = "a pooled prompt is followed by no token"
 
 FEATURES: dict[str, Callable[[Situation], bool]] = {
     "speculative_config": lambda s: s.config.speculative is not None,
@@ -42,6 +56,7 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     "enable_lora": lambda s: s.config.lora is not None,
     "structured_outputs_config": lambda s: s.config.structured != StructuredOutputsConfig(),
     "images": lambda s: "images" in s.model,
+    POOLS: lambda s: s.config.model.pools,
     "kv_transfer_config": lambda s: s.config.kv_transfer is not None,
     "a drafter with KV of its own": lambda s: s.config.speculative is not None
     and s.config.speculative.method in METHODS_WITH_KV,
@@ -59,6 +74,15 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     "a scheduler without connectors": lambda s: "connector" not in s.scheduler,
     ASYNC: lambda s: bool(s.config.scheduler.async_scheduling),
     "a scheduler without late results": lambda s: "async" not in s.scheduler,
+    STATES: lambda s: "states" in s.model,
+    LATENTS: lambda s: "latents" in s.model,
+    "kv_events_config": lambda s: s.config.kv_events is not None
+    and s.config.kv_events.enable_kv_cache_events,
+    "num_lookahead_tokens > 0": lambda s: s.config.scheduler.num_lookahead_tokens > 0,
+    "a quantised KV cache": lambda s: s.config.cache.kv_cache_dtype not in UNQUANTISED,
+    "disable_hybrid_kv_cache_manager":
+    lambda s: bool(s.config.scheduler.disable_hybrid_kv_cache_manager),
+    "a scheduler without groups": lambda s: "groups" not in s.scheduler,
 }  # fmt: skip
 """How to see whether a feature, or a lack, is there."""
 
@@ -120,7 +144,7 @@ ROWS = (
     Row("kv_transfer_config", "a scheduler without connectors", POLICY,
         "use the default scheduler"),
     Row(ASYNC, "speculative_config",
-        "drafts follow the newest token, and with late results nobody knows it",
+        "drafts follow the newest token, and with late results the host does not know it",
         "leave one of them out"),
     Row(ASYNC, "kv_transfer_config",
         "a step that is under way may write blocks which a transfer reads or brings",
@@ -129,6 +153,28 @@ ROWS = (
         "the first stage does not have the token that the last one has sampled",
         "leave one of them out; a pipeline has several plans on their way anyway"),
     Row(ASYNC, "a scheduler without late results", POLICY, "use the default scheduler"),
+    *(Row(STATES, feature, why, "leave it out, or choose a model without states")
+      for feature, why in ONE_TABLE.items()),
+    Row(STATES, "a quantised KV cache", "a page holds either, and a state is kept in full",
+        'use kv_cache_dtype="auto"'),
+    Row(LATENTS, "a quantised KV cache", "no scale serves both parts of a latent",
+        'use kv_cache_dtype="auto"'),
+    Row(LATENTS, "kv_transfer_config", "a connector carries keys and values", "leave it out"),
+    Row(STATES, "num_lookahead_tokens > 0", "a state lies in the block of the newest token",
+        "use 0"),
+    Row(STATES, "disable_hybrid_kv_cache_manager", "a state has a block table of its own",
+        "leave it out"),
+    Row(POOLS, "speculative_config", NOTHING_SAMPLED, "leave speculative_config out"),
+    Row(POOLS, "logits_processors", NOTHING_SAMPLED, "leave logits_processors out"),
+    Row(POOLS, "structured_outputs_config", NOTHING_SAMPLED,
+        "leave structured_outputs_config out"),
+    Row(POOLS, "kv_transfer_config",
+        "a transfer hands a prompt's keys and values to who goes on with it, and nothing does",
+        "leave kv_transfer_config out"),
+    Row(POOLS, "images", "a pooled prompt is text", "choose a model that takes text only"),
+    Row(ASYNC, POOLS,
+        "late results are tokens that the next step computes, and a pooled prompt has none",
+        "leave async_scheduling out"),
 )  # fmt: skip
 
 
@@ -140,18 +186,15 @@ def check(
     Args:
         model_args: the model's shape, a `mini_vllm.model.config.ModelArgs`.
         supports: of the model's class, a subset of {"tp", "pp", "lora", "quantization",
-            "compile", "images"}.
+            "compile", "images", "states", "latents"}.
         scheduler_cls: its ``supports`` is a subset of {"drafts", "encoder", "connector",
-            "grammar", "pp", "async"}.
+            "grammar", "pp", "async", "groups"}.
 
     Raises:
         ValueError: naming both sides, the reason and the fix.
     """
     situation = Situation(config, supports, scheduler_cls.supports)
     found = {name for name, is_there in FEATURES.items() if is_there(situation)}
-    for name, phase in ARRIVES.items():
-        if name in found:
-            raise not_yet(name, phase)
     for row in ROWS:
         if row.left in found and row.right in found:
             raise ValueError(f"{row.left} does not go with {row.right}: {row.why}; {row.fix}")
@@ -159,10 +202,13 @@ def check(
 
 
 def settle_async_scheduling(
-    config: EngineConfig, supports: frozenset[str], scheduler_cls: Any, is_cuda: bool
+    config: EngineConfig, supports: frozenset[str], scheduler_cls: Any, works_behind: bool
 ) -> EngineConfig:
     """The configuration with `async_scheduling` decided: left open, it is on where a GPU would
     otherwise wait for Python, and no row speaks against it. On a CPU both share the cores.
+
+    Args:
+        works_behind: whether the device works behind the host, in streams.
 
     Source: vllm/config/vllm.py#L911-L977 (VllmConfig.__post_init__) @ v0.22.1
     """
@@ -171,26 +217,53 @@ def settle_async_scheduling(
         return config
     situation = Situation(config, supports, scheduler_cls.supports)
     others = [row.right for row in ROWS if row.left == ASYNC]
-    is_on = is_cuda and not any(FEATURES[name](situation) for name in others)
+    is_on = works_behind and not any(FEATURES[name](situation) for name in others)
     return replace(config, scheduler=replace(limits, async_scheduling=is_on))
 
 
-def not_yet(feature: str, phase: int) -> ValueError:
-    """The error for a feature that is announced and not there."""
-    return ValueError(f"{feature} arrives with phase {phase:02}; leave it out until then")
+def settle_hybrid_kv_cache(
+    config: EngineConfig, model_args: Any, supports: frozenset[str], scheduler_cls: Any
+) -> EngineConfig:
+    """The configuration with `disable_hybrid_kv_cache_manager` decided: left open, windows give
+    blocks back unless a feature needs one table for all layers.
+
+    Raises:
+        ValueError: for False, if a feature does.
+
+    Source: vllm/v1/core/kv_cache_utils.py#L1324-L1417 (unify_hybrid_kv_cache_specs) @ v0.22.1
+    """
+    limits = config.scheduler
+    situation = Situation(config, supports, scheduler_cls.supports)
+    against = " and ".join(name for name in ONE_TABLE if FEATURES[name](situation))
+    has_windows = any(model_args.sliding_windows) or any(model_args.parts.chunks)
+    if limits.disable_hybrid_kv_cache_manager is None:
+        if against and has_windows:
+            logger.info(
+                "%s needs one block table for all layers: those with a window keep the whole "
+                "text, too; without it the cache would hold more requests", against
+            )  # fmt: skip
+        limits = replace(limits, disable_hybrid_kv_cache_manager=bool(against))
+    elif against and has_windows and not limits.disable_hybrid_kv_cache_manager:
+        raise ValueError(
+            f"disable_hybrid_kv_cache_manager is False, and {against} needs one block table for "
+            "all layers; leave one of them out"
+        )
+    return replace(config, scheduler=limits)
 
 
 def _check_sizes(config: EngineConfig, args: Any) -> None:
     """Whether heads, features and layers can be shared out evenly."""
     tp, pp = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
-    sizes = [n for n in range(1, args.num_attention_heads + 1) if _divides(n, args)]
+    whole = config.parallel.enable_expert_parallel
+    if whole:
+        _check_experts(config.parallel, args)
+    sizes = [n for n in range(1, args.num_attention_heads + 1) if _divides(n, args, whole)]
     *most, last = map(str, sizes)
     fix = f"use {', '.join(most)} or {last}" if most else "use 1"
-    for name in ("num_attention_heads", "intermediate_size"):
-        if getattr(args, name) % tp:
+    for name, size in _cut(args, whole).items():
+        if size % tp:
             raise ValueError(
-                f"tensor_parallel_size is {tp}; it must divide the model's "
-                f"{name}={getattr(args, name)}; {fix}"
+                f"tensor_parallel_size is {tp}; it must divide the model's {name}={size}; {fix}"
             )
     if tp not in sizes:
         raise ValueError(
@@ -205,11 +278,34 @@ def _check_sizes(config: EngineConfig, args: Any) -> None:
         )
 
 
-def _divides(tp: int, args: Any) -> bool:
+def _check_experts(parallel: Any, args: Any) -> None:
+    """Whether there are experts, and places for them on every rank."""
+    tp, copies = parallel.tensor_parallel_size, parallel.eplb_config.num_redundant_experts
+    if args.moe is None:
+        raise ValueError(
+            "enable_expert_parallel is True; the model has no experts to share out; leave it out"
+        )
+    places = args.moe.num_experts + copies
+    if places % tp:
+        raise ValueError(
+            f"tensor_parallel_size is {tp}; it must divide num_experts={args.moe.num_experts} and "
+            f"num_redundant_experts={copies} together; with enable_eplb, {copies + -places % tp} "
+            "redundant experts can be shared out evenly"
+        )
+
+
+def _divides(tp: int, args: Any, whole_experts: bool) -> bool:
     """Whether a model can be cut into ``tp`` shards."""
-    kv_heads = args.num_key_value_heads
-    return not (
-        args.num_attention_heads % tp
-        or args.intermediate_size % tp
-        or (kv_heads % tp and tp % kv_heads)
-    )
+    kv_heads, sizes = args.num_key_value_heads, _cut(args, whole_experts).values()
+    return not (any(size % tp for size in sizes) or (kv_heads % tp and tp % kv_heads))
+
+
+def _cut(args: Any, whole_experts: bool) -> dict[str, int]:
+    """What each rank has an equal share of, by the config's names."""
+    sizes = {"num_attention_heads": args.num_attention_heads}
+    if args.moe is None or args.moe.dense_layers or "gated_mlp" in args.parts.feed_forwards:
+        sizes["intermediate_size"] = args.intermediate_size
+    if args.moe is not None and not whole_experts:
+        sizes["moe_intermediate_size"] = args.moe.moe_intermediate_size
+        sizes["shared_expert_intermediate_size"] = args.moe.shared_expert_intermediate_size
+    return sizes

@@ -8,6 +8,7 @@ Source: vllm/config/utils.py#L160-L198 (get_attr_docs) @ v0.22.1
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -17,8 +18,12 @@ import textwrap
 
 @functools.cache
 def descriptions(section: type) -> dict[str, str]:
-    """By field: the string behind it, or its entry under "Attributes:" in the class's docstring."""
+    """By field: the string behind it, its entry under "Attributes:" in the class's docstring, or
+    what a declared number says of itself."""
     found = _listed(inspect.getdoc(section) or "")
+    for declared in dataclasses.fields(section) if dataclasses.is_dataclass(section) else ():
+        if number := declared.metadata.get("number"):
+            found[declared.name] = f"{number.about}; {number.limit}; {number.fix}"
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(tree, ast.ClassDef)
     for field, text in itertools.pairwise(tree.body):

@@ -18,7 +18,8 @@ from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.multimodal import MultiModalConfig
-from mini_vllm.config.parallel import ParallelConfig
+from mini_vllm.config.parallel import EPLBConfig, ParallelConfig
+from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
@@ -45,13 +46,22 @@ FLAT_SECTIONS: dict[str, type] = {
     "lora": LoRAConfig,
 }
 """Sections whose fields are arguments of ``LLM`` and options of the command line, by name."""
+ARGUMENT_NAMES = {"profile": "scheduler_profile"}
+"""Fields that are called otherwise there, for without their section the name says too little."""
 WHOLE_SECTIONS: dict[str, tuple[str, type]] = {
     "speculative_config": ("speculative", SpeculativeConfig),
     "structured_outputs_config": ("structured", StructuredOutputsConfig),
     "kv_transfer_config": ("kv_transfer", KVTransferConfig),
     "kv_events_config": ("kv_events", KVEventsConfig),
+    "pooler_config": ("pooler", PoolerConfig),
 }
 """Sections that are one argument each, as in vLLM: a dict, its JSON, or the dataclass."""
+
+NESTED: dict[str, type] = {"eplb_config": EPLBConfig}
+"""Arguments of a flat section that are written as those of `WHOLE_SECTIONS` are."""
+
+BESIDE_SECTIONS = ("enable_lora", "reasoning_parser")
+"""Arguments that say something of a section as a whole, or of one that is an argument itself."""
 
 LEFT_OPEN = (
     "max_model_len",
@@ -78,6 +88,8 @@ class EngineConfig:
     speculative: SpeculativeConfig | None = None
     kv_transfer: KVTransferConfig | None = None
     kv_events: KVEventsConfig | None = None
+    pooler: PoolerConfig | None = None
+    """Of a pooling model; None for one that generates."""
     fits_max_model_len: bool = False
     """`max_model_len` was left open: the engine takes the longest that its KV cache holds, and at
     most what the model has positions for."""
@@ -146,6 +158,10 @@ class EngineConfig:
     def kv_events_config(self) -> KVEventsConfig | None:
         return self.kv_events
 
+    @property
+    def pooler_config(self) -> PoolerConfig | None:
+        return self.pooler
+
     @classmethod
     def from_kwargs(cls, model: str | Path, **given: Unpack[EngineOptions]) -> EngineConfig:
         """Sort keyword arguments, those of ``LLM``, into sections.
@@ -153,7 +169,7 @@ class EngineConfig:
         Args:
             model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
                 a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
-            given: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
+            given: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and `BESIDE_SECTIONS`.
                 Without a ``max_model_len``, or with -1, the engine settles it.
 
         Raises:
@@ -171,11 +187,12 @@ class EngineConfig:
         if is_open:
             options.pop("max_model_len", None)
         settle_step_limits(options)
-        flat = arguments()
+        flat, field_names = arguments(), {name: own for own, name in ARGUMENT_NAMES.items()}
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
         sections["model"]["model"] = str(folder)
         whole: dict[str, Any] = {}
         enable_lora = options.pop("enable_lora", False)
+        reasoning_parser = options.pop("reasoning_parser", None)
         require_flag("enable_lora", enable_lora)
         for key, value in options.items():
             if key in WHOLE_SECTIONS:
@@ -183,7 +200,12 @@ class EngineConfig:
                 if value is not None:
                     whole[name] = read_section(key, section, value)
             else:
-                sections[flat[key]][key] = value
+                if key in NESTED:
+                    value = read_section(key, NESTED[key], value)
+                sections[flat[key]][field_names.get(key, key)] = value
+        if reasoning_parser:  # of both places this one counts, as in vLLM
+            structured = whole.get("structured", StructuredOutputsConfig())
+            whole["structured"] = dataclasses.replace(structured, reasoning_parser=reasoning_parser)
         adapters = sections.pop("lora")
         if enable_lora:
             whole["lora"] = LoRAConfig(**adapters)
@@ -204,7 +226,7 @@ def check_arguments(options: dict[str, Any]) -> None:
         ValueError: for one that is vLLM's and not ours, with the reason and what to do.
         TypeError: for a name that is no argument at all; it names the nearest.
     """
-    known = [*arguments(), "enable_lora", *WHOLE_SECTIONS]
+    known = [*arguments(), *BESIDE_SECTIONS, *WHOLE_SECTIONS]
     for key in list(options):
         if key in ALIASES:
             options[ALIASES[key]] = options.pop(key)
@@ -278,7 +300,7 @@ def find_tokenizer(options: Mapping[str, Any]) -> Path:
 def arguments() -> dict[str, str]:
     """The name of every flat argument, and of its section; ``model`` comes on its own."""
     return {
-        item.name: name
+        ARGUMENT_NAMES.get(item.name, item.name): name
         for name, section in FLAT_SECTIONS.items()
         for item in dataclasses.fields(section)
         if item.name != "model"

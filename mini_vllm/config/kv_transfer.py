@@ -74,7 +74,7 @@ class KVEventsConfig:
 
     enable_kv_cache_events: bool = False
     publisher: str | None = None
-    """"zmq", or "null" for nobody. None: "zmq" if events are on."""
+    """"zmq", or "null" for no publisher. None: "zmq" if events are on."""
     endpoint: str = "tcp://*:5557"
     """Where they are published; with a ``*`` it is bound, else connected to."""
     replay_endpoint: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
+from mini_vllm.config.pooler import CONVERTS, RUNNERS
 from mini_vllm.errors import show
 
 MAX_THREADS = 1024
@@ -36,7 +37,8 @@ class ModelConfig:
     dtype: str = "auto"
     """Element type of weights and KV cache; "auto": the type the checkpoint names."""
     device: str = "auto"
-    """ "cpu", "cuda", or "auto": cuda where there is one."""
+    """ "cpu", "cuda", "mps", what a platform plugin brings, or "auto": the plugin's, or cuda where
+    there is one. See docs/platforms.md."""
     load_format: str = "auto"
     """ "auto": read the safetensors; "dummy": seeded random weights, for benchmarks."""
     use_tqdm_on_load: bool = True
@@ -65,8 +67,20 @@ class ModelConfig:
     """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
     full precision while it is loaded; "gguf" keeps a GGUF file's blocks, which else become floats.
     """
+    runner: str = "auto"
+    """ "generate": the model writes; "pooling": it embeds or classifies. "auto": as its folder
+    says."""
+    convert: str = "auto"
+    """What a generating model becomes for "pooling": "embed" or "classify"; "none": nothing.
+    "auto": as its architecture says, and else "embed"."""
     compile_model: bool = False
     """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether requests end with their prompt: it embeds or classifies. Known once `runner` is
+        settled; see :func:`mini_vllm.pooling.config.settle_runner`."""
+        return self.runner == "pooling"
 
     @property
     def max_model_len(self) -> int | None:
@@ -75,6 +89,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_one_of("dtype", self.dtype, DTYPES)
+        require_one_of("runner", self.runner, RUNNERS)
+        require_one_of("convert", self.convert, CONVERTS)
         for name in ("enforce_eager", "compile_model", "use_tqdm_on_load"):
             require_flag(name, getattr(self, name))
         for name in ("revision", "tokenizer_revision", "download_dir", "hf_token"):
@@ -88,9 +104,10 @@ class ModelConfig:
                     f"num_threads is {self.num_threads}; it must be at most {MAX_THREADS}; leave "
                     "it out to let us choose"
                 )
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(self.device)):
+        if not re.fullmatch(r"[a-z]\w*(:\d{1,3})?", str(self.device)):  # platforms know the rest
             raise ValueError(
-                f"device is {self.device!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'"
+                f"device is {show(self.device)}; it must be 'auto', 'cpu', 'cuda' or 'mps', one "
+                "with a number such as 'cuda:1', or the device of a plugin"
             )
         require_at_least("max_logprobs", self.max_logprobs, -1, "-1 is the whole vocabulary")
         require_at_least("seed", self.seed, -(2**63), "0 is the default")

@@ -19,6 +19,8 @@ from typing import Any
 
 from mini_vllm.config.descriptions import descriptions, summary
 from mini_vllm.config.engine import (
+    ARGUMENT_NAMES,
+    BESIDE_SECTIONS,
     FLAT_SECTIONS,
     WHOLE_SECTIONS,
     arguments,
@@ -26,16 +28,19 @@ from mini_vllm.config.engine import (
     is_near,
 )
 from mini_vllm.config.lora import LoRAConfig
+from mini_vllm.config.structured import StructuredOutputsConfig
 from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED, REFUSED, why_not
 from mini_vllm.errors import show
 from mini_vllm.json_files import parse_json
 
 SWITCHES = (
     "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
-    "enable_log_requests", "enable_server_load_tracking", "enable_sleep_mode",
+    "enable_server_load_tracking", "enable_sleep_mode",
     "trust_remote_code",
 )  # fmt: skip
 """Options without effect that take no value; the others take one, or several."""
+SERVE_HAS = {"stream_interval", "enable_log_requests"}
+"""Options of the server, where they have an effect."""
 SEVERAL = ("ignore_patterns",)
 OF_SERVE = {
     "api_server_count": "one front end",
@@ -47,7 +52,6 @@ OF_SERVE = {
 """Options of vLLM's `serve` that stand in none of its classes, and why they are not here."""
 _DRAFTS = """use --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
 FORMER = {
-    "task": "models generate here; leave it out",
     "guided_decoding_*": """use --structured-outputs-config '{"backend": "xgrammar"}'""",
     "disable_frontend_multiprocessing": "the engine has a process of its own; leave it out",
     "*_use_ray": "use --distributed-executor-backend ray",
@@ -60,7 +64,7 @@ FORMER = {
     "speculative_*": _DRAFTS,
     "num_speculative_tokens": _DRAFTS,
     "ngram_prompt_lookup_*": _DRAFTS,
-    "enable_reasoning": "reasoning is part of the text; leave it out",
+    "enable_reasoning": "use --reasoning-parser alone",
     "enable_prompt_adapter": "adapters are LoRA; use --enable-lora",
     "tokenizer_pool_*": "long texts are tokenized in threads; leave it out",
     "max_seq_len": "use --max-model-len",
@@ -76,13 +80,14 @@ SHORT = {
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",
+    "enable_expert_parallel": "-ep",
     "quantization": "-q",
     "speculative_config": "-sc",
 }
 """What vLLM calls these for short."""
 SHORT_REFUSED = {
     "-ac": "attention_config", "-cc": "compilation_config", "-O": "optimization_level",
-    "-ep": "enable_expert_parallel", "-dcp": "decode_context_parallel_size",
+    "-dcp": "decode_context_parallel_size",
     "-pcp": "prefill_context_parallel_size", "-n": "nnodes", "-r": "node_rank",
     "-dpn": "data_parallel_rank", "-dpr": "data_parallel_start_rank",
     "-dpl": "data_parallel_size_local", "-dpa": "data_parallel_address",
@@ -126,7 +131,7 @@ def json_value(text: str) -> Any:
 
 
 def like(text: str) -> str:
-    """How JSON would write what somebody may have meant, in a shell's quotes."""
+    """How JSON would write what the user may have meant, in a shell's quotes."""
     pairs = [re.fullmatch(r"\s*(\w+)\s*[=:]\s*(.+?)\s*", part) for part in text.split(",")]
     found = {pair[1]: _json_or_text(pair[2]) for pair in pairs if pair is not None}
     if text.strip() == "*":
@@ -159,11 +164,13 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
             _option(name), *short, default=argparse.SUPPRESS, type=json_value, metavar="JSON",
             help=f"{summary(section)} Keys: {keys}.",
         )  # fmt: skip
+    about = descriptions(StructuredOutputsConfig)["reasoning_parser"]
+    whole.add_argument("--reasoning-parser", default=argparse.SUPPRESS, metavar="NAME", help=about)
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """Those of :func:`add_engine_options` that were given, as arguments of the engine."""
-    names = (*arguments(), *WHOLE_SECTIONS, "enable_lora")
+    names = (*arguments(), *WHOLE_SECTIONS, *BESIDE_SECTIONS)
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
@@ -181,7 +188,8 @@ def add_field_options(
             how = _how_to_read(hint)
             how |= {"type": model_length} if name == "max_model_len" else {}
             text = about.get(name, "").replace("%", "%%")
-            group.add_argument(_option(name), *also, default=argparse.SUPPRESS, help=text, **how)
+            option = _option(ARGUMENT_NAMES.get(name, name))
+            group.add_argument(option, *also, default=argparse.SUPPRESS, help=text, **how)
     return group
 
 
@@ -224,7 +232,7 @@ class _Drop(argparse.Action):
 
 def _add_dropped(parser: argparse.ArgumentParser) -> None:
     """Take vLLM's options that change nothing here; help does not show them."""
-    for name in {**IGNORED, **AS_IT_IS}.keys() - {"stream_interval"}:  # serve has this one
+    for name in {**IGNORED, **AS_IT_IS}.keys() - SERVE_HAS:
         also = [_option("no_" + name)] if name in SWITCHES else []
         nargs = 0 if name in SWITCHES else "+" if name in SEVERAL else None
         parser.add_argument(
@@ -272,7 +280,7 @@ def join_dotted(words: Sequence[str]) -> list[str]:
 
 def complaint(words: Sequence[str]) -> str:
     """What to say of words that the command line does not know; of vLLM's options, why not."""
-    known = [*arguments(), *WHOLE_SECTIONS, "enable_lora"]
+    known = [*arguments(), *WHOLE_SECTIONS, *BESIDE_SECTIONS]
     for word in (word.partition("=")[0] for word in words if word.startswith("-")):
         name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
         short = "-O" if word.startswith("-O") else word

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 
@@ -11,6 +11,34 @@ BACKENDS = ("uni", "mp", "ray")
 ROUTINGS = ("load", "prefix")
 WORKER_BYTES = 100 << 20
 """Main memory that a worker takes at the least, before it has a model."""
+
+
+@dataclass(frozen=True)
+class EPLBConfig:
+    """How experts are copied and moved between ranks, by how busy they are.
+
+    Source: vllm/config/parallel.py#L54-L104 (EPLBConfig) @ v0.22.1
+    """
+
+    window_size: int = 1000
+    """Steps whose loads count when experts are moved."""
+    step_interval: int = 3000
+    """Steps from one move to the next."""
+    num_redundant_experts: int = 0
+    """Copies of busy experts that a layer has."""
+    log_balancedness: bool = False
+    """Log how even the work of the ranks is."""
+    log_balancedness_interval: int = 1
+    """Steps from one such line to the next."""
+    policy: str = "default"
+    """Who decides: "default", which is DeepSeek's algorithm."""
+
+    def __post_init__(self) -> None:
+        for name in ("window_size", "step_interval", "log_balancedness_interval"):
+            require_at_least(name, getattr(self, name), 1, "leave it out")
+        require_at_least("num_redundant_experts", self.num_redundant_experts, 0, "use 0 for none")
+        require_flag("log_balancedness", self.log_balancedness)
+        require_one_of("policy", self.policy, ("default",))
 
 
 @dataclass(frozen=True)
@@ -39,6 +67,13 @@ class ParallelConfig:
     None: "uni" for one worker, "mp" for several."""
     distributed_timeout_seconds: int | None = None
     """How long workers wait for each other in a step before they give up. None: 300."""
+    enable_expert_parallel: bool = False
+    """Share out whole experts of a mixture over the shards, and let tokens travel to them, where
+    otherwise each shard has a part of every expert."""
+    enable_eplb: bool = False
+    """Move experts between shards by how busy they are; with `enable_expert_parallel`."""
+    eplb_config: EPLBConfig = field(default_factory=EPLBConfig)
+    """How that is done."""
     disable_custom_all_reduce: bool = False
     """Let torch add up what shards have, even where they share memory."""
 
@@ -56,7 +91,28 @@ class ParallelConfig:
                 "distributed_timeout_seconds", self.distributed_timeout_seconds, 1, "leave it out"
             )
         require_flag("disable_custom_all_reduce", self.disable_custom_all_reduce)
+        self._check_experts()
         self._check_number()
+
+    def _check_experts(self) -> None:
+        """Raises ValueError for settings of experts that mean nothing together."""
+        require_flag("enable_expert_parallel", self.enable_expert_parallel)
+        require_flag("enable_eplb", self.enable_eplb)
+        copies = self.eplb_config.num_redundant_experts
+        if self.enable_eplb and not self.enable_expert_parallel:
+            raise ValueError(
+                "enable_eplb is True, and enable_expert_parallel is False; set both, or none"
+            )
+        if self.enable_eplb and self.tensor_parallel_size == 1:
+            raise ValueError(
+                "enable_eplb is True, and tensor_parallel_size is 1: one rank has all experts; "
+                "raise it, or leave enable_eplb out"
+            )
+        if copies and not self.enable_eplb:
+            raise ValueError(
+                f"num_redundant_experts is {copies}, and enable_eplb is False; set "
+                "enable_eplb=True, or leave num_redundant_experts out"
+            )
 
     def _check_number(self) -> None:
         """Raises ValueError for more workers than this machine could start, if all are here."""

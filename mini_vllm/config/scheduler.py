@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
+from mini_vllm.config.profiles import PROFILES, Profile, SchedulerRules
 
 Policy = Literal["fcfs", "priority"]
 POLICIES = ("fcfs", "priority")
@@ -15,7 +16,11 @@ FLAGS = (
     "uncache_refunded_blocks",
     "disable_chunked_mm_input",
     "async_scheduling",
+    "disable_hybrid_kv_cache_manager",
+    "long_prefill_token_threshold_adaptive",
 )
+LEFT_OPEN = ("async_scheduling", "disable_hybrid_kv_cache_manager")
+"""Flags that the engine decides if they are None."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,9 @@ class SchedulerConfig:
     """Order of the waiting queue and choice of preemption victims."""
     long_prefill_token_threshold: int = 0
     """Cap on the tokens that one request gets in one step; 0 means no cap."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """Never cap a request below its fair share of the budget: ``max_num_batched_tokens`` divided by
+    the unfinished requests. Not in 0.22; vLLM 0.32 has it."""
     enable_chunked_prefill: bool = True
     """Whether a prompt may be split over several steps when the budget is short."""
     scheduler_reserve_full_isl: bool = True
@@ -44,6 +52,9 @@ class SchedulerConfig:
     """Take the blocks that a step was to fill out of the prefix cache again if their request is
     preempted in that very step. Upstream leaves them, so that a later request may read slots
     that were never written; False does the same, to compare with it step by step."""
+    watermark: float = 0.0
+    """Share of the blocks, from 0 up to below 1, that an admission leaves free while others run, so
+    that they need not be preempted soon. Not in 0.22; vLLM 0.32 has it."""
     num_lookahead_tokens: int = 0
     """KV slots to allocate beyond the scheduled tokens, for draft tokens of the next step."""
     max_num_encoder_input_tokens: int | None = None
@@ -55,6 +66,12 @@ class SchedulerConfig:
     async_scheduling: bool | None = None
     """Plan a step before the tokens of the step before are known, so that the device never waits
     for Python. None: on a GPU, unless another setting forbids it."""
+    disable_hybrid_kv_cache_manager: bool | None = None
+    """Keep the whole text in layers with a window, too. None: give back the blocks that have left
+    their windows, unless another setting forbids it."""
+    profile: Profile = "v0.22"
+    """The release of vLLM whose decisions are made: "v0.22" is the pin, "current" a newer one; see
+    :mod:`mini_vllm.config.profiles`."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
@@ -65,6 +82,17 @@ class SchedulerConfig:
             if getattr(self, name) is not None:
                 require_at_least(name, getattr(self, name), 1, "leave it out for the default")
         for name in FLAGS:
-            if name != "async_scheduling" or self.async_scheduling is not None:
+            if name not in LEFT_OPEN or getattr(self, name) is not None:
                 require_flag(name, getattr(self, name))
         require_one_of("policy", self.policy, POLICIES)
+        require_one_of("profile", self.profile, tuple(PROFILES))
+        if not 0.0 <= self.watermark < 1.0:
+            raise ValueError(
+                f"watermark is {self.watermark}; it must be at least 0 and below 1; use 0 to "
+                "switch it off"
+            )
+
+    @property
+    def rules(self) -> SchedulerRules:
+        """What the profile decides otherwise than the pin."""
+        return PROFILES[self.profile]

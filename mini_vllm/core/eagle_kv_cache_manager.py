@@ -16,7 +16,9 @@ from mini_vllm.request import Request
 
 
 class EagleKVCacheManager(KVCacheManager):
-    """Gives every prefix hit without its last block."""
+    """Gives every prefix hit without its last block, if ``use_eagle`` says so."""
+
+    use_eagle = True
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """See :class:`~mini_vllm.core.kv_cache_manager.KVCacheManager`.
@@ -25,6 +27,6 @@ class EagleKVCacheManager(KVCacheManager):
         (FullAttentionManager.find_longest_cache_hit) @ v0.22.1
         """
         hits, num_tokens = super().get_computed_blocks(request)
-        if not hits.blocks:
+        if not self.use_eagle or not hits.blocks:
             return hits, num_tokens
         return KVCacheBlocks(hits.blocks[:-1]), num_tokens - self.block_size

@@ -1,7 +1,7 @@
 """What a front end hands to the engine: a request before the engine has seen it.
 
 Plain data, for it may cross to another process. The engine makes its own
-:class:`~mini_vllm.request.Request` of it and never shares that with anybody.
+:class:`~mini_vllm.request.Request` of it and never shares that object.
 
 Source: vllm/v1/engine/__init__.py#L81-L126 (EngineCoreRequest) @ v0.22.1
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.mm_features import MultiModalFeatureSpec
+from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -32,6 +33,8 @@ class EngineCoreRequest:
         mm_features: images of the prompt, in order of their placeholders.
         kv_transfer_params: what a KV connector is told about it.
         data_parallel_rank: which of several engines side by side serves it; None: not decided.
+        pooling_params: of a request that ends with its prompt; its ``sampling_params`` are
+            then those of one token that is never sampled.
     """
 
     request_id: str
@@ -45,3 +48,4 @@ class EngineCoreRequest:
     mm_features: list[MultiModalFeatureSpec] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     data_parallel_rank: int | None = None
+    pooling_params: PoolingParams | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.errors import RequestFailure
 from mini_vllm.request import Request, RequestStatus
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class SchedulerExtension:
     def request_added(self, request: Request) -> None:
         """A new request, before it has a place in a queue; may give it a WAITING_FOR status."""
 
-    def failures(self) -> dict[str, str]:
+    def failures(self) -> Mapping[str, RequestFailure | str]:
         """Why, by request id, waiting requests can never be ready; asked before every step."""
         return {}
 
@@ -69,10 +70,13 @@ class SchedulerExtension:
         are returned are thrown away."""
         return set()
 
-    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | RequestStatus | None:
+    def tokens_accepted(
+        self, request_id: str, token_ids: list[int]
+    ) -> RequestFailure | str | RequestStatus | None:
         """Tokens that the stop rules have let pass; they may have ended the request.
 
-        A reason ends it with an error, a FINISHED status ends it with that.
+        A FINISHED status ends it with that, anything else with an error. A text alone is the
+        engine's fault; a :class:`~mini_vllm.errors.RequestFailure` says whose it is.
         """
         return None
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.errors import RequestFailure
 from mini_vllm.request import RequestStatus
 
 
@@ -27,7 +28,8 @@ def finish_step(
     3. new tokens are appended, and the stop rules applied;
     4. every extension sees the tokens that were kept, and may end their request with an error
        (``tokens_accepted``);
-    5. drafts for the next step are handed in.
+    5. drafts for the next step are handed in;
+    6. requests whose prompt was pooled end.
 
     Returns:
         One output for each request that got tokens, prompt logprobs, or ended.
@@ -48,7 +50,23 @@ def finish_step(
         EngineCoreOutput(request_id, [], prompt_logprobs=logprobs)
         for request_id, logprobs in result.prompt_logprobs.items()
     ]
-    return prompts + failed + outputs
+    return prompts + failed + outputs + _end_pooled(scheduler, result)
+
+
+def _end_pooled(scheduler: Scheduler, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+    """End requests whose prompt is pooled; nothing follows it.
+
+    Source: vllm/v1/core/sched/scheduler.py#L1411-L1414 (Scheduler.update_from_output) @ v0.22.1
+    """
+    pooled = result.pooler_output
+    if not pooled:
+        return []
+    ended = [scheduler.requests[i] for i in pooled if i in scheduler.requests]
+    scheduler.finish_requests([r.request_id for r in ended], RequestStatus.FINISHED_STOPPED)
+    outputs = [EngineCoreOutput.last(request, [], request.status) for request in ended]
+    for output in outputs:
+        output.pooling_output = pooled[output.request_id]
+    return outputs
 
 
 def _complete(output: EngineCoreOutput, scheduler: Scheduler, result: ModelRunnerOutput) -> None:
@@ -97,7 +115,7 @@ def end_hopeless(scheduler: Scheduler) -> list[EngineCoreOutput]:
         for request_id, reason in extension.failures().items():
             request = scheduler.requests.get(request_id)
             if request is not None:
-                request.stop_reason = reason
+                request.failure = RequestFailure.of(reason)
                 scheduler.finish_requests(request_id, RequestStatus.FINISHED_ERROR)
                 outputs.append(EngineCoreOutput.last(request, [], request.status))
     return outputs

@@ -63,8 +63,8 @@ class GroupManager:
         return 0
 
     def peak_blocks(self, num_tokens: int) -> int:
-        """The most blocks that a sequence of so many tokens holds at once."""
-        return cdiv(num_tokens, self.block_size)
+        """See :meth:`~mini_vllm.core.cache_groups.GroupSpec.peak_blocks`."""
+        return self.spec.peak_blocks(num_tokens, self.max_num_batched_tokens, self.max_model_len)
 
     def find_hit(
         self, request: Request, max_length: int, group_ids: Sequence[int], alignment: int
@@ -119,7 +119,10 @@ class GroupManager:
         return num_new + self._num_free(hits[max(0, num_skipped - num_held) :])
 
     def release_skipped(self, request_id: str, num_computed_tokens: int) -> None:
-        """Give back blocks that no later token reads, the newest first. They keep their hashes.
+        """Give back the blocks of which no later token reads a token, the newest first.
+
+        The null block takes their places, so a table keeps its length. They keep their hashes, so a
+        later request may find them. What stands before a null block went earlier.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L420-L461
         (SingleTypeKVCacheManager.remove_skipped_blocks) @ v0.22.1
@@ -137,14 +140,20 @@ class GroupManager:
     def add_hits(
         self, request_id: str, hits: Sequence[KVCacheBlock], num_computed_tokens: int
     ) -> None:
-        """Begin a request's table with its hits; those that no later token reads become null.
+        """Begin a request's table with its hits, which it then holds (``touch``).
+
+        Hits of which no later token reads a token are not held: they become null, and so does what
+        is skipped beyond the hits. The null block
+        belongs to no request: it is never touched. A request that has begun
+        (``num_cached_blocks``) gets no hits any more; after this it has, and all that it has is
+        findable.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L170-L242
         (SingleTypeKVCacheManager.allocate_new_computed_blocks) @ v0.22.1
         """
         if request_id in self.num_cached_blocks:
             return
-        num_skipped = max(0, self.num_skipped_tokens(num_computed_tokens) // self.block_size)
+        num_skipped = self.num_skipped_tokens(num_computed_tokens) // self.block_size
         kept = hits[num_skipped:]
         self.pool.touch([block for block in kept if block is not self.null_block])
         table = self.req_to_blocks.setdefault(request_id, [])
@@ -194,8 +203,11 @@ class GroupManager:
     # ------------------------------------------------------------------ helpers
 
     def key(self, request: Request, index: int, group_id: int) -> bytes:
-        """The name of a request's block ``index`` in a group. A block of several hashes joins
-        them.
+        """The name of a request's block ``index`` in a group: the hashes of its tokens, then the
+        group's id as 4 bytes, big end first.
+
+        A hash covers ``block_size / hashes_per_block`` tokens; a block of several hashes joins
+        them in order.
 
         Source: vllm/v1/core/kv_cache_utils.py#L55-L64 (make_block_hash_with_group_id) @ v0.22.1
         """
@@ -234,28 +246,23 @@ class WindowManager(GroupManager):
     """Layers that read the last ``window`` tokens ("sliding_window")."""
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """With a window of 4, token 7 reads 4 to 7: after 7 computed tokens 0 to 3 are skipped."""
+        """A token reads the last ``spec.window`` tokens, itself included.
+
+        With a window of 4, token 7 reads 4 to 7: after 7 computed tokens 4 are skipped, 0 to 3.
+        """
         return max(0, num_computed_tokens - self.spec.window + 1)
 
-    def peak_blocks(self, num_tokens: int) -> int:
-        """The window before a step and the step's tokens; it may begin inside a block, hence 1.
-
-        Source: vllm/v1/kv_cache_interface.py#L463-L483
-        (SlidingWindowSpec.max_admission_blocks_per_request) @ v0.22.1
-        """
-        at_once = min(self.spec.window - 1 + self.max_num_batched_tokens, self.max_model_len)
-        return min(cdiv(num_tokens, self.block_size), cdiv(at_once, self.block_size) + 1)
-
-    @property
     def num_neighbours(self) -> int:
-        """Blocks that hold what the next token reads, if they end where it begins."""
+        """Blocks that hold what the next token reads, if the last of them ends right before it."""
         return cdiv(self.spec.window - 1, self.block_size)
 
     def find_hit(
         self, request: Request, max_length: int, group_ids: Sequence[int], alignment: int
     ) -> Tables:
-        """From the right: the first run of blocks that fills a window. If there is none, what hits
-        from block 0 on.
+        """From the right: the first run of ``num_neighbours()`` blocks, and of at least one, that
+        are all found, the last of which ends at a multiple of ``alignment``. The blocks before it
+        are null: the next token does not read them. No such run: what is found from block 0 on,
+        without a gap, up to a multiple of ``alignment``.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L542-L640
         (SlidingWindowManager.find_longest_cache_hit) @ v0.22.1
@@ -273,37 +280,36 @@ class WindowManager(GroupManager):
             for table, block in zip(found, blocks, strict=True):
                 table[index] = block
             run += 1
-            if run >= self.num_neighbours:
+            if run >= self.num_neighbours():
                 for table in found:
                     del table[index + run :]
                 return found
         for table in found:
             del table[run:]
-        return self._aligned(found, alignment)
+        return found
 
     def _can_be_hit(self, index: int, alignment: int) -> bool:
         """Only the last blocks before a multiple of ``alignment`` are ever looked for."""
         num_blocks = alignment // self.block_size
-        return index % num_blocks >= num_blocks - self.num_neighbours
+        return index % num_blocks >= num_blocks - self.num_neighbours()
 
 
 class LocalManager(GroupManager):
     """Layers that read their token's chunk ("chunked_local")."""
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        return num_computed_tokens // self.spec.chunk * self.spec.chunk
+        """A token reads the tokens of its own chunk of ``spec.chunk`` that are before it.
 
-    def peak_blocks(self, num_tokens: int) -> int:
-        """Source: vllm/v1/kv_cache_interface.py#L410-L423
-        (ChunkedLocalAttentionSpec.max_admission_blocks_per_request) @ v0.22.1
+        With chunks of 4, token 7 reads 4 to 7, and token 8 only itself: after 8 computed tokens 8
+        are skipped.
         """
-        at_once = min(self.spec.chunk + self.max_num_batched_tokens, self.max_model_len)
-        return min(cdiv(num_tokens, self.block_size), cdiv(at_once, self.block_size))
+        return num_computed_tokens // self.spec.chunk * self.spec.chunk
 
     def find_hit(
         self, request: Request, max_length: int, group_ids: Sequence[int], alignment: int
     ) -> Tables:
-        """Blocks before the chunk count as found: no later token reads them. Then from the left.
+        """Blocks before the chunk of token ``max_length`` count as found, and are null: no later
+        token reads them. From there on to the right, up to the first block that is not found.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L697-L787
         (ChunkedLocalAttentionManager.find_longest_cache_hit) @ v0.22.1
@@ -324,7 +330,7 @@ class StateManager(GroupManager):
 
     In mode "align" a table is null up to the block of the running state. A step that ends in a
     later block gets one new block; before the forward pass the state is copied into it from the old
-    one, which goes two steps later.
+    one, which goes back in the step after that.
 
     Source: vllm/v1/core/single_type_kv_cache_manager.py#L836-L1119 (MambaManager) @ v0.22.1
     """
@@ -343,16 +349,16 @@ class StateManager(GroupManager):
         self.published.clear()
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        return num_computed_tokens - 1
-
-    def peak_blocks(self, num_tokens: int) -> int:
-        num_blocks = cdiv(num_tokens, self.block_size)
-        return min(num_blocks, 2) if self.is_aligned else num_blocks
+        """No token is read once it is in the state; the state of the newest one is."""
+        return max(0, num_computed_tokens - 1)
 
     def find_hit(
         self, request: Request, max_length: int, group_ids: Sequence[int], alignment: int
     ) -> Tables:
-        """From the right: the one block whose state is there.
+        """From the right: the first block that is found and ends at a multiple of ``alignment``.
+
+        Its state stands for all tokens up to its end, so the blocks before it are null. Without
+        such a block the tables are empty.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L857-L903
         (MambaManager.find_longest_cache_hit) @ v0.22.1
@@ -371,6 +377,11 @@ class StateManager(GroupManager):
         num_computed_tokens: int,
         at_most_peak: bool = False,
     ) -> int:
+        """As of every kind, but a state that became findable in this very step (``published``) is
+        not computed yet: a request that hits it gets more wanted blocks than the pool has, so it
+        waits. In mode "align" a request wants one new block if its table must grow, however far,
+        and its hits as far as they are free.
+        """
         if hits and hits[-1].block_hash in self.published:
             return self.pool.num_gpu_blocks + 1  # never: it has to wait for the next step
         if not self.is_aligned:
@@ -380,6 +391,10 @@ class StateManager(GroupManager):
         return num_new + self._num_free(hits)
 
     def release_skipped(self, request_id: str, num_computed_tokens: int) -> None:
+        """As of every kind; then the block from which the running state was copied
+        (``last_state``), if it is still held and the state of all computed tokens lies in a later
+        one. It goes no sooner, for that copy is made at the begin of the step after.
+        """
         super().release_skipped(request_id, num_computed_tokens)
         last = self.last_state.get(request_id)
         if last is None or last >= cdiv(num_computed_tokens, self.block_size) - 1:
@@ -390,6 +405,13 @@ class StateManager(GroupManager):
             table[last] = self.null_block
 
     def add_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
+        """In mode "align": extend a table to ``num_tokens`` tokens by null blocks, and one new
+        block at its end, for there is one state. Note where it was before (``last_state``). A
+        table that is long enough stays as it is. In the other modes as of every kind.
+
+        Returns:
+            What it appended, null blocks included.
+        """
         if not self.is_aligned:
             return super().add_blocks(request_id, num_tokens)
         table = self.req_to_blocks.setdefault(request_id, [])

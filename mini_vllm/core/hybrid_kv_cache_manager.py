@@ -14,17 +14,19 @@ Source: vllm/v1/core/kv_cache_coordinator.py#L384-L607 (HybridKVCacheCoordinator
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
-from typing import Any
+from typing import Any, ClassVar
 
+from mini_vllm.config.profiles import PROFILES, SchedulerRules
 from mini_vllm.core.block_hash import BlockHasher
 from mini_vllm.core.block_pool import KVCacheBlock
-from mini_vllm.core.cache_groups import GroupSpec
+from mini_vllm.core.cache_groups import GroupSpec, longest_sequence
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.group_managers import MANAGERS, GroupManager, StateManager, Tables
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.profile_rules import pool_for
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.request import Request
 
@@ -48,10 +50,14 @@ class HybridKVCacheManager(KVCacheManager):
     Args:
         groups: what each group of layers remembers.
         max_num_batched_tokens: of the scheduler; a step's tokens are held beside a window.
+        rules: of the profile.
 
     Raises:
         ValueError: if block sizes of groups do not divide one another as hashes need it.
     """
+
+    managers_of: ClassVar[Mapping[str, type[GroupManager]]] = MANAGERS
+    """By what a group remembers."""
 
     def __init__(
         self,
@@ -61,14 +67,18 @@ class HybridKVCacheManager(KVCacheManager):
         max_num_batched_tokens: int,
         enable_caching: bool = True,
         hash_root: bytes | None = None,
+        rules: SchedulerRules = PROFILES["v0.22"],
     ) -> None:
         first = groups[0].block_size
         super().__init__(num_gpu_blocks, first, max_model_len, enable_caching, hash_root)
+        self.block_pool = pool_for(rules, self.block_pool)
+        self.rules = rules
+        self.groups = tuple(groups)
         self.alignment = lcm(*(group.block_size for group in groups))
         hash_block_size = _hash_block_size(groups, self.alignment, enable_caching)
         self.block_hasher = BlockHasher(hash_block_size, hash_root)
-        self.managers = [
-            MANAGERS[group.kind](
+        self.managers: Sequence[GroupManager] = [
+            self.managers_of[group.kind](
                 group,
                 index,
                 self.block_pool,
@@ -90,17 +100,9 @@ class HybridKVCacheManager(KVCacheManager):
 
     @property
     def capacity_in_tokens(self) -> int:
-        """The longest sequence that the pool can hold: a window or a state holds more tokens than
-        it has slots."""
-        low, high = 0, self.max_model_len
-        while low < high:
-            middle = (low + high + 1) // 2
-            peak = sum(manager.peak_blocks(middle) for manager in self.managers)
-            if peak <= self.block_pool.num_usable_blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        """The longest sequence that the pool can hold."""
+        limits = self.managers[0].max_num_batched_tokens, self.max_model_len
+        return longest_sequence(self.groups, self.block_pool.num_usable_blocks, *limits)
 
     def get_group_block_ids(self, request_id: str) -> list[list[int]]:
         """The block tables of a request, by group; the null block is 0."""
@@ -120,30 +122,42 @@ class HybridKVCacheManager(KVCacheManager):
         if not self.enable_caching or request.skip_reading_prefix_cache:
             tables: Tables = [[] for _ in self.managers]
             return GroupedBlocks(tables[0], tuple(tables)), 0
+        tables, length = self._common_hit(request, request.num_tokens - 1)
+        return GroupedBlocks(tables[0], tuple(tables)), length
+
+    def _common_hit(self, request: Request, max_length: int) -> tuple[Tables, int]:
+        """The longest prefix of at most ``max_length`` tokens from which *every* group can go on.
+
+        The kinds are asked in their order in ``self.kinds``. Each accepts the length or shortens
+        it (``find_hit``). What was accepted before may not hold for the shorter length, so all are
+        asked again, until none shortens it.
+
+        "full" is looked up once: whatever it has accepted, it accepts every whole number of its
+        blocks below that. Beside "full" alone, a kind is asked once: it spoke last.
+
+        Returns:
+            The hits of each group, by group id, and how many tokens they stand for. Each table
+            covers just these tokens, those of "full" too.
+        """
         found: dict[int, list[KVCacheBlock]] = {}
-        length = request.num_tokens - 1
-        while (shorter := self._accepted(request, length, found)) < length:
-            length = shorter
+        length, before = max_length, -1
+        while length != before:
+            before = length
+            for spec, group_ids in self.kinds:
+                if spec.kind == "full" and group_ids[0] in found:
+                    length = length // spec.block_size * spec.block_size
+                    continue
+                manager = self.managers[group_ids[0]]
+                tables = manager.find_hit(request, length, group_ids, self.alignment)
+                found.update(zip(group_ids, tables, strict=True))
+                length = len(tables[0]) * spec.block_size
             if len(self.kinds) == 1 or (len(self.kinds) == 2 and self._is_full(0)):
-                break  # the one that comes last has spoken, and "full" accepts any length below
+                break
         for spec, group_ids in self.kinds:
             if spec.kind == "full":
                 for index in group_ids:
                     del found[index][length // spec.block_size :]
-        tables = [found[index] for index in range(len(self.managers))]
-        return GroupedBlocks(tables[0], tuple(tables)), length
-
-    def _accepted(self, request: Request, length: int, found: dict[int, list[KVCacheBlock]]) -> int:
-        """Ask each kind in turn to accept ``length`` or to shorten it; fills ``found``."""
-        for spec, group_ids in self.kinds:
-            if spec.kind == "full" and group_ids[0] in found:
-                length = length // spec.block_size * spec.block_size
-                continue
-            manager = self.managers[group_ids[0]]
-            tables = manager.find_hit(request, length, group_ids, self.alignment)
-            found.update(zip(group_ids, tables, strict=True))
-            length = len(tables[0]) * spec.block_size
-        return length
+        return [found[index] for index in range(len(self.managers))], length
 
     def _is_full(self, kind: int) -> bool:
         return self.kinds[kind][0].kind == "full"
@@ -158,6 +172,7 @@ class HybridKVCacheManager(KVCacheManager):
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
     ) -> KVCacheBlocks | None:
         """See :class:`~mini_vllm.core.kv_cache_manager.KVCacheManager`.
 
@@ -177,25 +192,54 @@ class HybridKVCacheManager(KVCacheManager):
         computed = min(request.num_computed_tokens + num_new_computed_tokens, self.max_model_len)
         if full_sequence_must_fit:
             full_length = min(request.num_tokens, self.max_model_len)
-            if not self._is_room(request_id, full_length, hits, computed, at_most_peak=True):
+            if not self._is_room(request_id, full_length, hits, computed, reserved_blocks, True):
                 return None
         num_tokens = computed + num_new_tokens
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        for manager in self.managers:
-            manager.release_skipped(request_id, computed)
-        if not self._is_room(request_id, num_slots, hits, computed):
+        new = self._give_blocks(request_id, num_slots, hits, computed, reserved_blocks)
+        if new is None:
             return None
-        if any(hits):
-            for manager, blocks in zip(self.managers, hits, strict=True):
-                manager.add_hits(request_id, blocks, computed)
-        new = tuple(manager.add_blocks(request_id, num_slots) for manager in self.managers)
         if any(new):
             self.appended[request_id] = [[block.block_id for block in blocks] for blocks in new]
         self.cache_tokens(request, min(num_tokens, request.num_tokens))
         return GroupedBlocks(new[0], new)
 
+    def _give_blocks(
+        self,
+        request_id: str,
+        num_slots: int,
+        hits: Sequence[list[KVCacheBlock]],
+        num_computed_tokens: int,
+        reserved_blocks: int,
+    ) -> tuple[list[KVCacheBlock], ...] | None:
+        """Bring a request's tables to ``num_slots`` slots, or find that there is no room.
+
+        In this order: every group gives back what no later token reads (``release_skipped``), also
+        if the request then gets nothing. Is there room (``_is_room``)? If there are ``hits``, every
+        group begins its table with its own (``add_hits``), before any group takes a new block:
+        that block could be another group's hit. Each group adds blocks (``add_blocks``).
+
+        Args:
+            hits: what was found for each group; empty lists, if nothing.
+            num_computed_tokens: before this step, those of the hits included.
+            reserved_blocks: free blocks that must stay free.
+
+        Returns:
+            What each group appended; None if there is no room.
+        """
+        for manager in self.managers:
+            manager.release_skipped(request_id, num_computed_tokens)
+        if not self._is_room(request_id, num_slots, hits, num_computed_tokens, reserved_blocks):
+            return None
+        if any(hits):
+            for manager, blocks in zip(self.managers, hits, strict=True):
+                manager.add_hits(request_id, blocks, num_computed_tokens)
+        return tuple(manager.add_blocks(request_id, num_slots) for manager in self.managers)
+
     def cache_tokens(self, request: Request, num_tokens: int) -> None:
-        """Make full blocks findable, up to a multiple of all block sizes.
+        """Make the full blocks of the first ``num_tokens`` tokens findable in every group
+        (``publish``), up to a multiple of all block sizes (``alignment``). Without a prefix cache
+        nothing is.
 
         Source: vllm/v1/core/kv_cache_coordinator.py#L487-L501
         (HybridKVCacheCoordinator.cache_blocks) @ v0.22.1
@@ -211,6 +255,7 @@ class HybridKVCacheManager(KVCacheManager):
         num_tokens: int,
         hits: Sequence[list[KVCacheBlock]],
         num_computed_tokens: int,
+        reserved_blocks: int,
         at_most_peak: bool = False,
     ) -> bool:
         wanted = sum(
@@ -219,7 +264,7 @@ class HybridKVCacheManager(KVCacheManager):
             )
             for manager, blocks in zip(self.managers, hits, strict=True)
         )
-        return wanted <= self.block_pool.num_free_blocks
+        return wanted + reserved_blocks <= self.block_pool.num_free_blocks
 
     def uncache_blocks(self, request: Request, num_valid_tokens: int) -> None:
         for manager in self.managers:
@@ -278,13 +323,19 @@ class GroupSteps(SchedulerExtension):
     """
 
     def __init__(self, groups: Sequence[GroupSpec]) -> None:
+        self.groups = tuple(groups)
         self.block_size = groups[0].block_size
         self.keeps_states = any(g.kind == "mamba" and g.mode == "align" for g in groups)
         self.manager: HybridKVCacheManager | None = None
 
     def limit_tokens(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Cut a chunk of a prompt back to whole blocks; the last one ends at the last whole block,
-        and the rest follows in a step of its own.
+        """Let a step end where a state can be kept: at a block's end.
+
+        The chunks of a prompt are cut back to whole blocks, if need be to 0 tokens. Of the last
+        whole block of all tokens (``request.num_tokens``) the chunk ends with it, and the rest
+        follows in a step of its own. Nothing is cut without states that are kept, or when all that
+        is known of the request has been computed: then it decodes. What is known is the prompt, and
+        after a preemption all tokens but the newest.
 
         Source: vllm/v1/core/sched/scheduler.py#L279-L327 (Scheduler._mamba_block_aligned_split)
         @ v0.22.1
@@ -322,6 +373,11 @@ class GroupSteps(SchedulerExtension):
 
     def _copies(self, states: StateManager, output: SchedulerOutput) -> list[tuple[int, int]]:
         """(source, destination) of each state that goes on in another block.
+
+        A state lies in the block of the last token that it stands for. A step that ends in another
+        block than the step before copies it there first; a request without computed tokens has no
+        state to copy. The order is that of the plan: ``output.num_scheduled_tokens`` has the tokens
+        of each request in this step, ``output.num_computed_tokens(request_id)`` those before it.
 
         Source: vllm/v1/worker/mamba_utils.py#L640-L703 (preprocess_mamba) @ v0.22.1
         """

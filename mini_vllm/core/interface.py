@@ -13,7 +13,7 @@ class PauseState(enum.IntEnum):
 
     UNPAUSED = 0
     PAUSED_NEW = 1
-    """Running requests go on, nobody is admitted."""
+    """Running requests go on, none is admitted."""
     PAUSED_ALL = 2
     """Nothing is scheduled."""
 

@@ -2,7 +2,7 @@
 
 The manager answers one question for the scheduler, "can this request have slots for so many
 more tokens?", with the new blocks or with None. It decides no policy: None means that the
-scheduler must preempt somebody or wait.
+scheduler must preempt a request or wait.
 
 Source: vllm/v1/core/kv_cache_manager.py#L110-L570 (KVCacheManager) @ v0.22.1
 """
@@ -139,6 +139,7 @@ class KVCacheManager:
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
     ) -> KVCacheBlocks | None:
         """Give ``request`` slots for ``num_new_tokens`` more tokens.
 
@@ -156,6 +157,7 @@ class KVCacheManager:
             new_computed_blocks: the blocks that it found.
             num_lookahead_tokens: further slots for draft tokens of the next step.
             full_sequence_must_fit: refuse unless the blocks of *all* its tokens are free now.
+            reserved_blocks: refuse unless so many blocks stay free (a ``watermark``).
 
         Returns:
             The newly allocated blocks (possibly none: the last block may have room), or
@@ -180,15 +182,15 @@ class KVCacheManager:
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
 
         new_blocks = self._no_blocks
-        if num_slots > num_held * block_size or hits or full_sequence_must_fit:
+        if num_slots > num_held * block_size or hits or full_sequence_must_fit or reserved_blocks:
             num_new_blocks = max(cdiv(num_slots, block_size) - num_held, 0)
             num_wanted = num_new_blocks
             if full_sequence_must_fit:
                 full_length = min(request.num_tokens, self.max_model_len)
                 num_wanted = max(num_wanted, cdiv(full_length, block_size) - num_held)
-            # A hit that nobody holds is itself a free block: taking it uses one up.
+            # A hit that no request holds is itself a free block: taking it uses one up.
             num_wanted += sum(block.ref_cnt == 0 for block in hits)
-            if num_wanted > self.block_pool.num_free_blocks:
+            if num_wanted + reserved_blocks > self.block_pool.num_free_blocks:
                 return None
             new_blocks = self._extend_table(request_id, hits, num_new_blocks)
 

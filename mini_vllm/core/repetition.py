@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.scheduler_output import StopCause
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import RepetitionDetectionParams
-
-STOP_REASON = "repetition_detected"
 
 
 def is_repeating(token_ids: Sequence[int], params: RepetitionDetectionParams) -> bool:
@@ -54,7 +53,7 @@ class RepetitionDetection(SchedulerExtension):
                 output, params.repetition_detection
             ):
                 del token_ids[index:]
-                request.stop_reason = STOP_REASON
+                request.stop_reason = StopCause.REPETITION
                 return RequestStatus.FINISHED_REPETITION
         return None
 

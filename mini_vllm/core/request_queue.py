@@ -62,7 +62,7 @@ class FCFSRequestQueue:
         return self._queue.popleft()
 
     def prepend_request(self, request: Request) -> None:
-        """Go to the front of the line: whoever was preempted has waited longest."""
+        """Go to the front of the line: a preempted request has waited longest."""
         self._queue.appendleft(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:

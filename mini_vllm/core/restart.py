@@ -1,14 +1,14 @@
 """Undo an interrupted step: keep the requests, and rebuild everything else from them.
 
-Ctrl-C strikes at any line. Then a block may be findable that nobody has computed, a request may
-be in no queue or in two, and a token may be in a request that nobody was told of. To undo that
+Ctrl-C strikes at any line. Then a block may be findable that was not computed, a request may
+be in no queue or in two, and a token may be in a request that no caller was told of. To undo that
 line by line would take a case for every line. But a request *is* its tokens; all the rest was
 made from them, and can be made from them again::
 
     kept      unfinished requests, in order of arrival, with the tokens that were handed out
     rebuilt   queues, block tables, prefix cache, what extensions hold, the worker's rows
 
-So an interrupted step ends as if everybody had been preempted. It costs their prefill.
+So an interrupted step ends as if all requests had been preempted. It costs their prefill.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rewind(request: Request, num_output_tokens: int) -> None:
     del request.output_token_ids[num_output_tokens:]
     request.all_token_ids = [*request.prompt_token_ids, *request.output_token_ids]
     request.status = RequestStatus.WAITING  # whatever it was, even finished
-    request.stop_reason = None
+    request.stop_reason = request.failure = None
     request.spec_token_ids = []
     request.num_computed_tokens = 0
     if num_output_tokens:

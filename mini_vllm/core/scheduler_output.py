@@ -8,12 +8,17 @@ Source: vllm/v1/core/sched/output.py#L180-L255 (SchedulerOutput) @ v0.22.1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from mini_vllm.errors import RequestFailure
 from mini_vllm.mm_features import MultiModalFeatureSpec
+from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
+
+PADDING_DRAFT = -1
+"""Stands where a draft could be, or was taken out; nothing is known of what follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class NewRequestData:
     lora_name: str | None = None
     mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
     """Images of the prompt, in order of their place."""
+    pooling_params: PoolingParams | None = None
 
     @classmethod
     def from_request(cls, request: Request, block_ids: list[int]) -> NewRequestData:
@@ -45,6 +51,7 @@ class NewRequestData:
             num_computed_tokens=request.num_computed_tokens,
             lora_name=request.lora_name,
             mm_features=request.mm_features,
+            pooling_params=request.pooling_params,
         )
 
 
@@ -117,6 +124,24 @@ class SchedulerOutput:
         cached = self.scheduled_cached_reqs
         return cached.num_computed_tokens[cached.req_ids.index(request_id)]
 
+    def without_padding(self) -> SchedulerOutput:
+        """The plan as the worker computes it: without drafts that only fill up rows."""
+        padded = [i for i, d in self.scheduled_spec_decode_tokens.items() if d[0] == PADDING_DRAFT]
+        if not padded:
+            return self
+        drafts, num_tokens = (
+            dict(self.scheduled_spec_decode_tokens),
+            dict(self.num_scheduled_tokens),
+        )
+        for request_id in padded:
+            num_tokens[request_id] -= len(drafts.pop(request_id))
+        return replace(
+            self,
+            num_scheduled_tokens=num_tokens,
+            total_num_scheduled_tokens=sum(num_tokens.values()),
+            scheduled_spec_decode_tokens=drafts,
+        )
+
 
 @dataclass(slots=True)
 class GrammarOutput:
@@ -133,8 +158,17 @@ class GrammarOutput:
     """``[rows, ceil(V / 32)]`` int32, little-endian; bit t % 32 of word t // 32 is token t."""
 
 
-GRAMMAR_END = "grammar_end"
-"""Stop reason of a request that ended because its grammar was complete, without a stop token."""
+class StopCause:
+    """Why a request has ended, where its finish reason does not say it all and no token did it."""
+
+    KV_CAPACITY = "kv_capacity"
+    """It outgrew the whole KV cache."""
+    PROMPT_LIMIT = "prompt_limit"
+    """Its prompt is longer than the policy ever takes in."""
+    GRAMMAR_END = "grammar_end"
+    """Its grammar was complete, and no stop token was allowed to follow."""
+    REPETITION = "repetition_detected"
+    """Its output ended in copies of one pattern."""
 
 
 class LogprobsEntry(NamedTuple):
@@ -170,9 +204,9 @@ class KVConnectorOutput:
     """
 
     finished_sending: set[str] | None = None
-    """Ended requests whose blocks nobody reads any more."""
+    """Ended requests whose blocks are not read any more."""
     finished_recving: set[str] | None = None
-    """Requests whose blocks nobody writes any more: their KV has arrived, or will not."""
+    """Requests whose blocks are not written any more: their KV has arrived, or will not."""
     invalid_block_ids: set[int] = field(default_factory=set)
     """Blocks whose KV did not arrive."""
     kv_connector_worker_meta: Any = None
@@ -202,16 +236,19 @@ class ModelRunnerOutput:
     """The same for the prompt tokens after those computed in this step."""
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
     """What a proposer guesses will come next."""
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, RequestFailure | str] = field(default_factory=dict)
     """Requests that got no token because something went wrong, with the reason."""
     kv_connector_output: KVConnectorOutput | None = None
     """What the worker's half of a KV connector has to tell the scheduler's half."""
+    pooler_output: dict[str, Any] = field(default_factory=dict)
+    """Of a pooling model, by request whose prompt is computed: what is made of it, in numpy,
+    ``[D]`` or ``[tokens, D]`` float32. The request ends with it."""
 
     def forget(self, request_id: str) -> None:
         """Drop all that was brought for a request which is no more."""
         parts: tuple[dict[str, Any], ...] = (
             self.sampled_token_ids, self.logprobs, self.prompt_logprobs, self.draft_token_ids,
-            self.failed,
+            self.failed, self.pooler_output,
         )  # fmt: skip
         for part in parts:
             part.pop(request_id, None)
@@ -278,9 +315,9 @@ class EngineCoreOutput:
     finish_reason: str | None = None
     """ "stop", "length", "abort" or "error" once the request has finished."""
     stop_reason: int | str | None = None
-    """See :attr:`~mini_vllm.request.Request.stop_reason`; after an error, what went wrong."""
+    """The stop token that ended it, or a :class:`StopCause`."""
     logprobs: list[LogprobsEntry] | None = None
-    """One entry per new token; None if nobody asked."""
+    """One entry per new token; None if no request asked."""
     prompt_logprobs: PromptLogprobs | None = None
     """Entries for prompt tokens computed in this step."""
     num_cached_tokens: int = 0
@@ -292,6 +329,16 @@ class EngineCoreOutput:
     """With the end of a request: where others find its KV."""
     num_external_tokens: int = 0
     """Of ``num_cached_tokens``, those that a KV connector supplied."""
+    pooling_output: Any = None
+    """With the end of a request to a pooling model: its entry of
+    :attr:`ModelRunnerOutput.pooler_output`."""
+    failure: RequestFailure | None = None
+    """With the finish reason "error": what went wrong, and whose fault it is."""
+
+    @classmethod
+    def failed(cls, request_id: str, reason: RequestFailure | Exception | str) -> EngineCoreOutput:
+        """The end of a request because something went wrong."""
+        return cls(request_id, [], "error", failure=RequestFailure.of(reason))
 
     @classmethod
     def last(
@@ -306,4 +353,19 @@ class EngineCoreOutput:
             num_cached_tokens=request.num_cached_tokens,
             num_external_tokens=request.num_external_tokens,
             num_preemptions=request.num_preemptions,
+            failure=request.failure,
         )
+
+
+def accepted_drafts(plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, tuple[int, int]]:
+    """By request: drafts that a step has verified, and how many of them were accepted.
+
+    A request without a token has failed, and its drafts count for nothing.
+
+    Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output) @ v0.22.1
+    """
+    return {
+        request_id: (len(drafts), len(tokens) - 1)
+        for request_id, drafts in plan.scheduled_spec_decode_tokens.items()
+        if (tokens := result.sampled_token_ids.get(request_id))
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def cleanup_dist_env_and_memory() -> None:
-    """Give back what an engine that nobody holds any more has left: a script that makes a second
+    """Give back what an engine that is not held any more has left: a script that makes a second
     one calls this in between, after ``del llm``.
 
     Source: vllm/distributed/parallel_state.py#L1924-L1957 (cleanup_dist_env_and_memory) @ v0.22.1
@@ -13,8 +13,9 @@ def cleanup_dist_env_and_memory() -> None:
 
     import torch
 
+    from mini_vllm.platforms import current_platform
+
     gc.collect()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    current_platform.empty_cache()

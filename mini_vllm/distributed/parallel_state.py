@@ -36,9 +36,9 @@ STEP_SECONDS = 300
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks of one engine meet: a key-value store that somebody holds open.
+    """Where the ranks of one engine meet: a key-value store that one process holds open.
 
-    The store is bound to port 0, so the system finds a free port and nobody can take it in
+    The store is bound to port 0, so the system finds a free port that cannot be taken in
     between. Choosing a free port first and binding it later is a race.
     """
 
@@ -128,6 +128,20 @@ class GroupCoordinator:
         dist.all_gather(parts, x, group=self.process_group)
         return torch.cat(parts, dim)
 
+    def all_to_all(self, x: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Rows of ``x`` to their ranks: the first ``sent[0]`` go to rank 0, and so on.
+
+        Returns:
+            what comes: ``received[0]`` rows of rank 0 first, and so on.
+        """
+        if self.world_size == 1:
+            return x
+        arrived = x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(
+            arrived, x.contiguous(), list(received), list(sent), group=self.process_group
+        )
+        return arrived
+
     def broadcast(self, x: Tensor, src: int = 0) -> Tensor:
         """Rank ``src``'s ``x`` for all, in place."""
         if self.world_size > 1:
@@ -179,7 +193,7 @@ def init_distributed_environment(
     backend: str = "gloo",
     timeout: float | None = None,
 ) -> None:
-    """Meet the other ranks; alone there is nobody to meet.
+    """Meet the other ranks; a single rank has none to meet.
 
     Two time limits: until all have started, and later for a single exchange. Torch has one for
     both; so the ranks wait for each other in the store before torch begins to count.
@@ -193,7 +207,7 @@ def init_distributed_environment(
     if world_size == 1:
         return
     assert rendezvous is not None
-    if rendezvous.host == "127.0.0.1":  # nobody outside; a host's name may not even resolve
+    if rendezvous.host == "127.0.0.1":  # no rank is outside; a host's name may not even resolve
         name = "lo0" if sys.platform == "darwin" else "lo"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     wait = timedelta(seconds=RENDEZVOUS_SECONDS)

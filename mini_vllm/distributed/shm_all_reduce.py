@@ -6,7 +6,7 @@
     rank 0     7       [ x of call 7 ]          [ x of call 6 ]
     rank 1     6       [ x of call 5 ]          [ x of call 6 ]     <- still adds up call 6
 
-A rank copies its tensor into its own slot, counts its call, waits until everybody has counted as
+A rank copies its tensor into its own slot, counts its call, waits until all ranks have counted as
 many, and adds all slots up. All add in the order of the ranks, so all have the same sum to the
 last bit.
 
@@ -40,7 +40,7 @@ SLOT_BYTES = 1 << 20
 LINE_BYTES = 64
 """Each count has a cache line of its own, or every count would disturb all who look at theirs."""
 PATIENT_LOOKS = 200
-"""So often a rank looks at the others' counts before it offers its core to somebody else."""
+"""So often a rank looks at the others' counts before it offers its core to another process."""
 NAP = 0.0001
 """Seconds between two looks of a rank that has waited for longer than a step's ranks differ."""
 NAP_AFTER = 0.002
@@ -72,7 +72,7 @@ class SharedMemoryAllReduce:
         """The sum of all ranks' ``x``, in memory of its own.
 
         Raises:
-            RuntimeError: if somebody does not come within ``timeout``.
+            RuntimeError: if a rank does not come within ``timeout``.
         """
         pieces = x.reshape(-1).split(SLOT_BYTES // x.element_size())
         sums = [self._all_reduce(piece) for piece in pieces]

@@ -21,13 +21,13 @@ R = TypeVar("R")
 
 
 class Crowd:
-    """All ranks of a run: how many compute. When nobody does, nobody sends any more, and those who
+    """All ranks of a run: how many compute. When none does, none sends any more, and those that
     wait, wait in vain. No clock is asked, so a rank may be as slow as it likes.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.lock = threading.Condition()
-        """Held by whoever looks at, or changes, anything that ranks share."""
+        """Held by a rank that looks at, or changes, anything that ranks share."""
         self._num_busy = num_ranks
 
     def rest(self) -> None:
@@ -43,13 +43,13 @@ class Crowd:
         handover.is_awaited = True
         self.rest()
         self.lock.wait_for(lambda: handover.is_over or not self._num_busy)
-        if not handover.is_over:  # whoever gives up is busy again
+        if not handover.is_over:  # a rank that gives up is busy again
             handover.is_awaited = False
             self._num_busy += 1
         return handover.is_over
 
     def hand_over(self, handover: Handover) -> None:
-        """Whoever waits for this is busy again."""
+        """The rank that waits for this is busy again."""
         handover.is_over = True
         if handover.is_awaited:
             self._num_busy += 1
@@ -110,7 +110,7 @@ class Message:
         """
         with self._crowd.lock:
             if not self._crowd.wait(self._handover):
-                raise TimeoutError(f"{self._about}; that never happens: everybody waits")
+                raise TimeoutError(f"{self._about}; that never happens: every rank waits")
 
 
 class SimulatedGroup(GroupCoordinator):
@@ -120,13 +120,13 @@ class SimulatedGroup(GroupCoordinator):
         channels: ``[source][destination]``, shared by all ranks.
 
     Attributes:
-        num_exchanged: elements that this rank has handed to all_reduce and all_gather, by name.
+        num_exchanged: elements that this rank has handed to each kind of exchange, by name.
     """
 
     def __init__(self, rank: int, channels: Sequence[Sequence[Channel]]) -> None:
         super().__init__(range(len(channels)), rank)
         self.channels = channels
-        self.num_exchanged: dict[str, int] = {"all_reduce": 0, "all_gather": 0}
+        self.num_exchanged: dict[str, int] = {"all_reduce": 0, "all_gather": 0, "all_to_all": 0}
 
     def isend(self, x: Tensor, dst: int) -> Message:
         about = f"rank {self.rank} waits until rank {dst} has received"
@@ -151,6 +151,15 @@ class SimulatedGroup(GroupCoordinator):
     def all_gather(self, x: Tensor, dim: int = -1) -> Tensor:
         self.num_exchanged["all_gather"] += x.numel()
         return torch.cat(self._exchange(x), dim)
+
+    def all_to_all(self, x: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        self.num_exchanged["all_to_all"] += x.numel()
+        parts = [x.new_empty(count, *x.shape[1:]) for count in received]
+        begun = [self.irecv(part, other) for other, part in enumerate(parts)]
+        begun += [self.isend(part, other) for other, part in enumerate(x.split(list(sent)))]
+        for message in begun:
+            message.wait()
+        return torch.cat(parts)
 
     def broadcast(self, x: Tensor, src: int = 0) -> Tensor:
         return self._exchange(x)[src]

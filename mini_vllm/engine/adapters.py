@@ -1,7 +1,7 @@
 """The engine's side of adapters: from what requests name to keys, and down to the workers.
 
 A worker is told of an adapter when a request brings it, before the request is queued. So an
-adapter that cannot be served is refused at the door, and nobody else notices.
+adapter that cannot be served is refused at the door, and no other request notices.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class EngineAdapters:
     def count(self, running: Iterable[Request]) -> tuple[dict[str, int], dict[str, int]]:
         """Requests by the name of their adapter: those that run, and those that wait."""
         runs = Counter(_name(one.lora_name) for one in running if one.lora_name is not None)
-        everybody = Counter(map(_name, self.gate.names.values()))
-        return dict(runs), dict(everybody - runs)
+        in_all = Counter(map(_name, self.gate.names.values()))
+        return dict(runs), dict(in_all - runs)
 
     def add(self, request: LoRARequest) -> bool:
-        """Load an adapter before anybody asks for it; True."""
+        """Load an adapter before a request asks for it; True."""
         self.resolve(request)
         return True
 

@@ -83,9 +83,13 @@ class BeamSearch:
         return {**self.prompt, "prompt_token_ids": beam.tokens}
 
     def score(self, beam: BeamSearchSequence) -> float:
-        """Sum of log probabilities over length to the power of the penalty; larger is better.
+        """How good a text is; larger is better::
 
-        The length counts the prompt, and no end token.
+            cum_logprob / length ** length_penalty
+
+        The length counts the tokens of the prompt too. An end token at the end is not counted.
+        Log probabilities are negative, so a larger penalty favours longer texts; with penalty 0 the
+        probability alone decides.
 
         Source: vllm/entrypoints/generate/beam_search/utils.py#L137-L153 (get_beam_search_score)
         @ v0.22.1
@@ -93,13 +97,35 @@ class BeamSearch:
         length = len(beam.tokens) - (beam.tokens[-1] in self.eos_token_ids)
         return float(beam.cum_logprob / length**self.params.length_penalty)
 
+    def best(self, beams: Sequence[BeamSearchSequence]) -> list[BeamSearchSequence]:
+        """The ``beam_width`` texts with the best score, the best first.
+
+        Of equal ones the first in ``beams`` wins. ``beams`` itself is not changed.
+
+        Source: vllm/entrypoints/generate/beam_search/offline.py#L164-L167
+        (BeamSearchOfflineMixin.beam_search) @ v0.22.1
+        """
+        return sorted(beams, key=self.score, reverse=True)[: self.params.beam_width]
+
     def grow(self, proposals: Sequence[dict[int, Logprob]]) -> None:
-        """Take one step: the best proposals are the next beams, those that end are complete.
+        """Take one step: each beam tries each of its proposals, and the best texts are the beams of
+        the next step.
+
+        All proposals of all beams compete in one pool, so both children of one beam may win and a
+        beam may be left without any. A text that a token of ``eos_token_ids`` ends is complete: it
+        gets ``finish_reason`` "stop" and the token as ``stop_reason``, joins ``completed``, and
+        takes no place among the beams. With ``params.ignore_eos`` no token ends a text.
 
         Args:
-            proposals: for each beam, its most probable next tokens.
+            proposals: for each beam, its most probable next tokens, the best first.
+
+        Raises:
+            ValueError: if there is not one dict for each beam.
+
+        Source: vllm/entrypoints/generate/beam_search/offline.py#L139-L167
+        (BeamSearchOfflineMixin.beam_search) @ v0.22.1
         """
-        grown = []
+        pool = []
         for beam, proposed in zip(self.beams, proposals, strict=True):
             for token_id in proposed:
                 longer = beam.followed_by(token_id, proposed)
@@ -107,18 +133,27 @@ class BeamSearch:
                     longer.finish_reason, longer.stop_reason = "stop", token_id
                     self.completed.append(longer)
                 else:
-                    grown.append(longer)
-        self.beams = self.best(grown)
+                    pool.append(longer)
+        self.beams = self.best(pool)
 
-    def best(self, beams: Sequence[BeamSearchSequence]) -> list[BeamSearchSequence]:
-        """The ``beam_width`` best, in order; of equal ones the first."""
-        return sorted(beams, key=self.score, reverse=True)[: self.params.beam_width]
+    def finished(self) -> list[BeamSearchSequence]:
+        """The best of all texts when there are no more steps: of the complete ones, and of the
+        beams, which compete with them.
+
+        A beam among them gets ``finish_reason`` "length".
+
+        Source: vllm/entrypoints/generate/beam_search/offline.py#L169-L175
+        (BeamSearchOfflineMixin.beam_search) @ v0.22.1
+        """
+        texts = self.best([*self.completed, *self.beams])
+        for text in texts:
+            text.finish_reason = text.finish_reason or "length"
+        return texts
 
     def output(self, tokenizer: Any) -> BeamSearchOutput:
-        """The best of those that are complete and those that the last step has left."""
-        sequences = self.best([*self.completed, *self.beams])
+        """What :meth:`finished` has found, as tokens and as text."""
+        sequences = self.finished()
         for sequence in sequences:
-            sequence.finish_reason = sequence.finish_reason or "length"
             sequence.text = None if tokenizer is None else tokenizer.decode(sequence.tokens)
         return BeamSearchOutput(sequences)
 

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.errors import show
+from mini_vllm.engine.chat_turns import render_turns
+from mini_vllm.errors import RequestError, show
 from mini_vllm.multimodal.chat import check_messages, part_text
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,10 @@ def render_chat(
     Source: vllm/renderers/hf.py#L265-L314 (resolve_chat_template) @ v0.22.1
     """
     if tokenizer is None:
-        raise ValueError("messages need a tokenizer, and none is loaded; send token ids instead")
+        raise RequestError(
+            "messages need a tokenizer, and none is loaded; send token ids instead",
+            param="messages",
+        )
     if template is None and tokenizer.chat_template is None:
         raise ValueError(
             "the tokenizer has no chat template; start the server with --chat-template FILE, or "
@@ -49,32 +53,31 @@ def render_chat(
         )
     check_messages(messages)
     if not messages:
-        raise ValueError("messages is empty; it must have at least 1 message")
+        raise RequestError("messages is empty; it must have at least 1 message", param="messages")
     if not isinstance(template, str | None):
         raise ValueError(f"chat_template is {show(template)}; it must be a text in Jinja")
     is_list = isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)
     if not (tools is None or is_list):
         raise ValueError(f"tools is {show(tools)}; it must be a list of mappings, one a tool")
-    if continue_final_message and add_generation_prompt:
-        raise ValueError(
-            "continue_final_message and add_generation_prompt are both true; set one of them to "
-            "false"
-        )
     if template is None and tools is None:  # only the tokenizer may have one that knows of tools
         template = getattr(tokenizer, "processor_chat_template", None)
     plain = [_plain(index, message) for index, message in enumerate(messages)]
-    try:
-        if any(message["role"] == "developer" for message in plain):
-            plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
-        return tokenizer.apply_chat_template(
-            plain,
+
+    def render(turns: Sequence[Mapping[str, Any]], opens_a_turn: bool) -> str:
+        text: str = tokenizer.apply_chat_template(
+            turns,
             chat_template=template,
             tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
+            add_generation_prompt=opens_a_turn,
             tokenize=False,
             **kwargs,
         )
+        return text
+
+    try:
+        if any(message["role"] == "developer" for message in plain):
+            plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
+        return render_turns(render, plain, add_generation_prompt, continue_final_message)
     except ValueError:
         raise
     except RecursionError:  # it writes tools and arguments as JSON
@@ -108,12 +111,32 @@ def _plain(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     """
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise ValueError(f"messages[{index}] has no role; add 'user', 'assistant' or 'system'")
+        raise RequestError(
+            f"messages[{index}] has no role; add 'user', 'assistant' or 'system'", param="messages"
+        )
     plain = {**message, "content": flatten(index, message.get("content"))}
+    thought = plain.pop("reasoning_content", None)  # its former name, which many templates read
+    thought = plain.pop("reasoning", None) or thought
+    if thought is not None:
+        plain["reasoning"] = plain["reasoning_content"] = _reasoning(index, thought)
     calls = plain.pop("tool_calls", None)
     if calls:
         plain["tool_calls"] = [_with_arguments(index, call) for call in calls]
     return plain
+
+
+def _reasoning(index: int, thought: Any) -> str:
+    """What an assistant's message says that it thought.
+
+    Source: vllm/entrypoints/chat_utils.py#L1733-L1767 (_parse_chat_message_content) @ v0.22.1
+    """
+    if not isinstance(thought, str):
+        raise RequestError(
+            f"messages[{index}].reasoning is {show(thought)}; it must be a text",
+            param="messages",
+            value=thought,
+        )
+    return thought
 
 
 def _with_arguments(index: int, call: Any) -> dict[str, Any]:
@@ -124,7 +147,10 @@ def _with_arguments(index: int, call: Any) -> dict[str, Any]:
     """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ValueError(f"messages[{index}].tool_calls holds a call without function.name; add it")
+        raise RequestError(
+            f"messages[{index}].tool_calls holds a call without function.name; add it",
+            param="messages",
+        )
     arguments = function.get("arguments")
     try:
         while isinstance(arguments, str):  # each text is shorter than the one that held it
@@ -145,17 +171,19 @@ def flatten(index: int, content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
-        raise ValueError(
+        raise RequestError(
             f"messages[{index}].content is {type(content).__name__}; it must be text, a list of "
-            "parts, or null"
+            "parts, or null",
+            param="messages",
         )
     texts = []
     for part in content:
         text = part_text(part)
         if text is None:
-            raise ValueError(
+            raise RequestError(
                 f"messages[{index}].content holds the part {show(part)}; this model takes text "
-                "only: 'type': 'text' with a 'text'"
+                "only: 'type': 'text' with a 'text'",
+                param="messages",
             )
         texts.append(text)
     return "\n".join(texts)

@@ -16,8 +16,12 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.errors import show
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.model.config import ModelArgs, config_file, load_config, read_generation
-from mini_vllm.model.families import FAMILIES, unsupported
+from mini_vllm.model.families import known
 from mini_vllm.model.generation import default_sampling_params, generation_file, without_effect
+from mini_vllm.platforms import platform_of
+from mini_vllm.plugins import load_general_plugins
+from mini_vllm.pooling.config import load_pooling_args, settle_runner
+from mini_vllm.pooling.sentence_transformers import max_seq_length
 
 logger = logging.getLogger(__name__)
 
@@ -61,20 +65,57 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
         FileNotFoundError: if there is no such model.
         ValueError: that names the file, for one that says what cannot be.
     """
+    load_general_plugins()  # they may bring the model
     config = EngineConfig.from_kwargs(model, **options)
     recommended_params(config.model)
     _warn_of_what_is_not_read(config.model)
+    config = settle_runner(config)
     args = load_model_args(config.model)
     path = config_file(config.model.model)
-    if not set(args.architectures) & set(FAMILIES):
-        raise ValueError(f"{path}: {unsupported(args.architectures)}")
+    if not set(args.architectures) & set(known()):
+        from mini_vllm.model.lookalike import refusal  # torch comes with it
+
+        raise ValueError(refusal(config.model.model, args.architectures, config.model.hf_overrides))
     if config.model.dtype == "auto":
         require_one_of(f"{path}: dtype", args.dtype, DTYPES[1:])
     if config.fits_max_model_len:
-        config = with_longest(config, args.max_position_embeddings, options)
+        most = args.max_position_embeddings
+        read = max_seq_length(Path(config.model.model)) if config.model.pools else None
+        config = with_longest(config, min(most, read or most), options)
         config.check_budget()
     check_shape(config, args)
-    return config
+    return with_supported_dtype(config, args)
+
+
+def with_supported_dtype(config: EngineConfig, args: ModelArgs) -> EngineConfig:
+    """The configuration with a dtype that its device computes in.
+
+    Raises:
+        ValueError: for a device that no platform knows, or if the user asks for another dtype.
+
+    Source: vllm/config/model.py#L2003-L2044 (_resolve_auto_dtype) @ v0.22.1. Difference: there a
+    checkpoint in float32 is loaded in the first of the list, here in float32.
+    """
+    from mini_vllm.platforms.interface import UnspecifiedPlatform  # torch comes with it
+
+    model = config.model
+    platform = platform_of(model.device)
+    if isinstance(platform, UnspecifiedPlatform):
+        platform.check_device(model.device)
+    supported = [str(dtype).removeprefix("torch.") for dtype in platform.supported_dtypes]
+    name = args.dtype if model.dtype == "auto" else model.dtype
+    if name in supported:
+        return config
+    if model.dtype != "auto":
+        raise ValueError(
+            f"dtype is {name!r}; device {model.device!r} computes in {', '.join(supported)}; "
+            "choose one of these, or leave it out"
+        )
+    logger.warning(
+        "device %r does not compute in %s, as the checkpoint says; it is loaded in %s",
+        model.device, name, supported[0],
+    )  # fmt: skip
+    return replace(config, model=replace(model, dtype=supported[0]))
 
 
 def with_longest(config: EngineConfig, length: int, options: Mapping[str, Any]) -> EngineConfig:
@@ -111,9 +152,15 @@ def check_shape(
     from mini_vllm.sample.custom import load_classes
     from mini_vllm.spec_decode.checks import check_drafter
 
+    load_pooling_args(config)
     supports = resolve_model_class(args.architectures).supports
     combinations.check(config, args, supports, scheduler_cls)
-    get_quantization_config(config.model.model, config.model.quantization)
+    quant = get_quantization_config(config.model.model, config.model.quantization)
+    if config.parallel.enable_eplb and quant is not None and not quant.keeps_experts:
+        raise ValueError(
+            "enable_eplb does not go with quantised experts: packed weights do not move between "
+            "ranks; leave enable_eplb out, or take a checkpoint in full precision"
+        )
     if config.kv_transfer is not None:
         KVConnectorFactory.get_connector_class(config.kv_transfer)
     load_classes(config.model.logits_processors)
@@ -124,14 +171,21 @@ def with_async_scheduling(
     config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler]
 ) -> EngineConfig:
     """The configuration with `async_scheduling` decided by the device; see `combinations`."""
-    import torch
-
     from mini_vllm.model.registry import resolve_model_class
 
-    device = config.model.device
-    is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    works_behind = platform_of(config.model.device).streams is not None
     supports = resolve_model_class(args.architectures).supports
-    return combinations.settle_async_scheduling(config, supports, scheduler_cls, is_cuda)
+    return combinations.settle_async_scheduling(config, supports, scheduler_cls, works_behind)
+
+
+def with_hybrid_kv_cache(
+    config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler] = Scheduler
+) -> EngineConfig:
+    """The configuration with `disable_hybrid_kv_cache_manager` decided; see `combinations`."""
+    from mini_vllm.model.registry import resolve_model_class
+
+    supports = resolve_model_class(args.architectures).supports
+    return combinations.settle_hybrid_kv_cache(config, args, supports, scheduler_cls)
 
 
 def _warn_of_what_is_not_read(model: ModelConfig) -> None:

@@ -42,7 +42,7 @@ class EngineClient(ABC):
 
 
 class InprocClient(EngineClient):
-    """An engine in this process: it steps when somebody wants outputs.
+    """An engine in this process: it steps when outputs are asked for.
 
     Source: vllm/v1/engine/core_client.py#L275-L305 (InprocClient) @ v0.22.1
     """

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.config.vllm_names import refuse
 from mini_vllm.engine.control_checks import check_reset, check_seconds, check_sleep
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import ServiceStats
 from mini_vllm.observability.profile import trace_file
 
 DRAIN_SECONDS = 0.05
-"""Between two looks at whether everybody has come to an end."""
+"""Between two looks at whether all requests have ended."""
 
 
 class EngineControls(ABC):
@@ -89,7 +89,11 @@ class EngineControls(ABC):
         Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
         """
         if mode not in ("abort", "wait", "keep"):
-            raise ValueError(f"mode is {show(mode)}; it must be 'abort', 'wait' or 'keep'")
+            raise RequestError(
+                f"mode is {show(mode)}; it must be 'abort', 'wait' or 'keep'",
+                param="mode",
+                value=mode,
+            )
         await self.call("pause_generation", mode, clear_cache)
 
     async def resume_generation(self) -> None:
@@ -99,11 +103,11 @@ class EngineControls(ABC):
         await self.call("resume_generation")
 
     async def is_paused(self) -> bool:
-        """Whether tokens are handed out to nobody, or only to those who run already."""
+        """Whether tokens are handed out to no request, or only to those that run already."""
         return bool(await self.call("is_paused"))
 
     async def wait_for_requests_to_drain(self, drain_timeout: int = 300) -> None:
-        """Return when nobody is unfinished. Raises TimeoutError after so many seconds."""
+        """Return when no request is unfinished. Raises TimeoutError after so many seconds."""
         check_seconds("drain_timeout", drain_timeout)
         end = time.monotonic() + drain_timeout
         while self.num_unfinished_requests:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import EngineConfig, SchedulerConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
@@ -29,6 +29,7 @@ from mini_vllm.core.scheduler_output import (
     RequestTimes,
     SchedulerOutput,
     SchedulerStats,
+    accepted_drafts,
 )
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
@@ -36,18 +37,24 @@ from mini_vllm.engine.checked_config import (
     check_shape,
     load_model_args,
     with_async_scheduling,
+    with_hybrid_kv_cache,
+    with_supported_dtype,
 )
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.startup import make_ready, say_limits
+from mini_vllm.engine.step import step
+from mini_vllm.engine.turn import Turn
 from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest, check_lora_id
 from mini_vllm.model.checkpoint_files import load_vocabulary, read_eos_token_id
 from mini_vllm.observability.profile import profiled
+from mini_vllm.plugins import load_general_plugins
+from mini_vllm.pooling.config import settle_runner
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.spec_decode.metrics import SpecDecodingStats
 from mini_vllm.structured_output.manager import StructuredOutputManager
@@ -112,16 +119,21 @@ class EngineCore:
         replica: int = 0,
     ) -> None:
         started = time.monotonic()
+        load_general_plugins()  # a process of its own knows none yet
+        config = settle_runner(config)
         self.model_args = load_model_args(config.model)
         check_shape(config, self.model_args, scheduler_cls)
+        config = with_supported_dtype(config, self.model_args)
         config = with_async_scheduling(config, self.model_args, scheduler_cls)
+        config = with_hybrid_kv_cache(config, self.model_args, scheduler_cls)
         self.image_processor = make_image_processor(config, self.model_args)
         if self.image_processor is not None:
             config = with_encoder_limits(config, self.image_processor.largest)
         self.executor = executor = make_executor(config, replica)
         self.batch_queue: deque[Batch] = deque()
         self.batch_queue_size = executor.max_concurrent_batches
-        self.config = config = make_ready(executor, config)
+        self.config, groups = make_ready(executor, config)
+        config = self.config
         cache, num_blocks = config.cache, config.cache.num_gpu_blocks
         assert num_blocks is not None
         if self.image_processor is not None:  # which now knows the length
@@ -137,9 +149,12 @@ class EngineCore:
             self.model_args.eos_token_ids,
             drafts_are_drawn=config.speculative is not None and config.speculative.draws_drafts,
         )
+        num_drafts = 0
+        if config.speculative is not None:
+            num_drafts = config.speculative.num_speculative_tokens
         self._new_scheduler = functools.partial(
             make_scheduler,
-            config.scheduler,
+            with_last_position(config),
             cache,
             lora=config.lora,
             structured=self.structured_output_manager,
@@ -148,27 +163,30 @@ class EngineCore:
             kv_events=self.kv.events,
             hash_root=self.kv.hash_root,
             use_eagle=config.speculative is not None and config.speculative.method == "eagle",
+            num_speculative_tokens=num_drafts,
             scheduler_cls=scheduler_cls,
             extensions=(RepetitionDetection(), *extensions),
             max_concurrent_batches=self.batch_queue_size,
+            groups=groups,
         )
         self.scheduler = self._new_scheduler()
         self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
         self.checkpoint = Checkpoint({})
-        k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
-        self.spec_decoding = SpecDecodingStats.new(k)
+        self.spec_decoding = SpecDecodingStats.new(num_drafts)
         """Of all steps; nothing is drafted without speculation."""
         self.limits = PromptLimits(
             self.model_args.vocab_size,
             config.scheduler.max_model_len,
             self.scheduler.kv_cache_manager.block_pool.num_usable_blocks,
             cache.block_size,
+            self.scheduler.kv_cache_manager.capacity_in_tokens,
+            least_output=0 if config.model.pools else 1,
         )
         self.observers: list[StepObserver] = []
         self._replica, self._recording = replica, ExitStack()
         self.times: dict[str, RequestTimes] = {}
         """Of unfinished requests."""
-        say_limits(config, self.model_args, time.monotonic() - started, replica)
+        say_limits(config, groups, self.model_args, time.monotonic() - started, replica)
 
     @property
     def model_runner(self) -> ModelRunner:
@@ -200,7 +218,9 @@ class EngineCore:
         vocabulary, end = load_vocabulary(folder), read_eos_token_id(folder)
         ends = self.model_args.ending_with(end).eos_token_ids
         self.structured_output_manager.stop_token_ids = list(ends)
-        return TokenTable(token_bytes(vocabulary, self.model_args.vocab_size))
+        added = vocabulary.added_tokens_decoder.items()
+        special = {token_id: token.content.encode() for token_id, token in added}
+        return TokenTable(token_bytes(vocabulary, self.model_args.vocab_size), special)
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
         """The engine's own request for what a front end has sent.
@@ -222,6 +242,7 @@ class EngineCore:
                 cache_salt=request.cache_salt,
                 lora_name=self._adapter_of(request),
                 mm_features=request.mm_features,
+                pooling_params=request.pooling_params,
             )
             self.kv.check_params(known)
             return known
@@ -285,14 +306,12 @@ class EngineCore:
         return self._adapters().pin(check_lora_id(lora_id))
 
     def add_request(self, request: Request) -> None:
-        """Queue a request, unless the model or the cache can never serve it.
+        """Queue a request whose prompt the front end has checked (:attr:`limits`).
 
         Raises:
-            ValueError: for an empty prompt, a token outside the vocabulary, a prompt that leaves
-                no room for a token of output, or an id that is in use.
+            ValueError: for an id that is in use.
         """
         with self._refusal_is_told(request.kv_transfer_params):
-            self.limits.check(request.prompt_token_ids)
             self.scheduler.add_request(request)
         self.times[request.request_id] = RequestTimes(queued=time.monotonic())
 
@@ -330,6 +349,10 @@ class EngineCore:
             NoProgressError: see :meth:`~mini_vllm.core.scheduler.Scheduler.schedule`.
             EngineDeadError: if a worker among several has failed, or is gone.
         """
+        if self.batch_queue_size == 1 and not self.batch_queue:
+            masks = self.structured_output_manager.get_grammar_output
+            turn = Turn(self.scheduler.has_requests, self.plan_step, masks, self.take_in)
+            return step(turn, self.executor)
         has_requests = self.scheduler.has_requests
         outputs = step_with_batch_queue(
             self.batch_queue, self.batch_queue_size, has_requests, self._submit, self._finish
@@ -342,8 +365,8 @@ class EngineCore:
         if not self.batch_queue and self.scheduler.has_requests():
             self.batch_queue.appendleft(self._submit())
 
-    def _submit(self) -> Batch:
-        """Plan, and send the plan on its way."""
+    def plan_step(self) -> Batch:
+        """What the next step computes, not sent yet."""
         started = time.perf_counter()
         hopeless = end_hopeless(self.scheduler)
         plan = self.scheduler.schedule()
@@ -354,7 +377,12 @@ class EngineCore:
             requests = self.scheduler.requests
             batch.requests = {i: requests[i] for i in plan.num_scheduled_tokens}
             batch.is_deferred = bool(self.batch_queue) and self._needs_answer(batch)
-        self.executor.execute_model(plan)
+        return batch
+
+    def _submit(self) -> Batch:
+        """Plan, and send the plan on its way."""
+        batch = self.plan_step()
+        self.executor.execute_model(batch.plan.without_padding())
         if not batch.is_deferred:
             self._sample(batch)
         return batch
@@ -371,14 +399,19 @@ class EngineCore:
         )
 
     def _sample(self, batch: Batch) -> None:
-        masks = self.structured_output_manager.get_grammar_output(batch.plan)  # while it computes
+        plan = batch.plan.without_padding()
+        masks = self.structured_output_manager.get_grammar_output(plan)  # while it computes
         batch.answer = self.executor.sample_tokens(masks)
         batch.is_deferred = False
 
     def _finish(self, batch: Batch) -> list[EngineCoreOutput]:
         """Wait for the answer to a plan, and take it in."""
-        plan, result = batch.plan, batch.answer.result()
-        if result.failed and self.batch_queue_size > 1:  # nobody else has noticed yet
+        return self.take_in(batch, batch.answer.result())
+
+    def take_in(self, batch: Batch, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Update from the answer to a plan."""
+        plan = batch.plan
+        if result.failed and self.batch_queue_size > 1:  # no later plan has noticed yet
             self.executor.call("scrub")
         for request_id, planned in batch.requests.items():
             if self.scheduler.requests.get(request_id) is not planned:
@@ -388,7 +421,7 @@ class EngineCore:
             for request_id in plan.num_scheduled_tokens
             if (request := self.scheduler.requests.get(request_id)) is not None
         }
-        drafts = accepted_drafts(plan, result)  # before the stop rules cut
+        drafts = accepted_drafts(plan.without_padding(), result)  # before the stop rules cut
         for counts in drafts.values():
             self.spec_decoding.observe_draft(*counts)
         outputs = batch.hopeless + finish_step(self.scheduler, plan, result)
@@ -406,7 +439,7 @@ class EngineCore:
 
     def undo(self) -> None:
         """Go back to the last checkpoint; see :mod:`~mini_vllm.core.restart`."""
-        self.batch_queue.clear()  # nobody waits for what is on its way
+        self.batch_queue.clear()  # what is on its way is not waited for
         restart(self.scheduler, self._new_scheduler(), self.checkpoint)
         if self.adapters is not None:
             self.adapters.attach(self.scheduler)
@@ -531,18 +564,12 @@ class EngineCore:
         self.executor.shutdown()
 
 
-def accepted_drafts(plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, tuple[int, int]]:
-    """By request: drafts that a step has verified, and how many of them were accepted.
-
-    A request without a token has failed, and its drafts count for nothing.
-
-    Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output) @ v0.22.1
-    """
-    return {
-        request_id: (len(drafts), len(tokens) - 1)
-        for request_id, drafts in plan.scheduled_spec_decode_tokens.items()
-        if (tokens := result.sampled_token_ids.get(request_id))
-    }
+def with_last_position(config: EngineConfig) -> SchedulerConfig:
+    """The scheduler's limits. It leaves the last position of the longest sequence uncomputed, for
+    what is sampled there is never read; of a pooled prompt every position counts."""
+    limits = config.scheduler
+    room = 1 if config.model.pools else 0
+    return replace(limits, max_model_len=limits.max_model_len + room)
 
 
 def call_utility(core: EngineCore, method: str, *args: Any) -> Any:

@@ -84,7 +84,7 @@ class DataParallelProcessClient:
         return one_answer(method, answers)
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call a method of one engine whose answer nobody waits for."""
+        """Call a method of one engine without waiting for its answer."""
         self.clients[0].tell(method, *args)
 
     async def get_outputs(self) -> EngineCoreOutputs:

@@ -12,16 +12,22 @@ from typing import Any
 
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.errors import show
+from mini_vllm.engine.parallel_sampling import child_requests
+from mini_vllm.errors import RequestError, show
 from mini_vllm.inputs import PromptType
 from mini_vllm.kv_transfer.params import check_params
-from mini_vllm.lora.request import LoRARequest
+from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.multimodal.processing import MultiModalProcessor
 from mini_vllm.param_checks import MAX_INT64, context_overflow, is_text
+from mini_vllm.pooling.config import PoolingArgs
+from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import SamplingParams, derive_seed
 from mini_vllm.structured_output.choose import check_constraint
+
+NOTHING_SAMPLED = SamplingParams(max_tokens=1, temperature=0.0, seed=0, detokenize=False)
+"""Of requests that are pooled: one token would be the last, and the request ends before it."""
 
 
 class InputProcessor:
@@ -36,6 +42,9 @@ class InputProcessor:
         images: processes them; None: the model takes text only.
         max_logprobs: how many a request may ask for; -1: for all.
     """
+
+    pooling: PoolingArgs | None = None
+    """What a model that pools can be asked for; None: it writes."""
 
     def __init__(
         self,
@@ -132,7 +141,7 @@ class InputProcessor:
             num_output_tokens: how many must fit behind it.
 
         Raises:
-            VLLMValidationError: with its length and the limit.
+            RequestError: with its length and the limit.
 
         Source: vllm/renderers/params.py#L324-L349 (TokenizeParams._text_len_check) @ v0.22.1
         """
@@ -146,7 +155,7 @@ class InputProcessor:
                 num_output_tokens,
                 f"{len(text)} characters (more than {most} characters, which is the upper bound "
                 f"for {room} input tokens)",
-                parameter="input_text",
+                param="input_text",
                 value=len(text),
             )
 
@@ -166,23 +175,55 @@ class InputProcessor:
             ValueError: that names the argument, its value and what it must be.
         """
         if not (isinstance(request_id, str) and is_text(request_id)):
-            raise ValueError(f"request_id is {show(request_id)}; it must be a string of text")
-        if not isinstance(params, SamplingParams):
-            raise ValueError(f"sampling_params is {show(params)}; it must be a SamplingParams")
+            raise RequestError(
+                f"request_id is {show(request_id)}; it must be a string of text",
+                param="request_id",
+                value=request_id,
+            )
+        self._check_kind(params)
         is_integer = isinstance(priority, int) and not isinstance(priority, bool)
         if not (is_integer and abs(priority) <= MAX_INT64):
-            raise ValueError(f"priority is {show(priority)}; it must be an integer that fits int64")
+            raise RequestError(
+                f"priority is {show(priority)}; it must be an integer that fits int64",
+                param="priority",
+                value=priority,
+            )
         is_salt = isinstance(cache_salt, str) and cache_salt and is_text(cache_salt)
         if cache_salt is not None and not is_salt:
+            raise RequestError(
+                f"cache_salt is {show(cache_salt)}; it must be a string of text, or left out",
+                param="cache_salt",
+                value=cache_salt,
+            )
+
+    def _check_kind(self, params: Any) -> None:
+        """Source: vllm/v1/engine/input_processor.py#L82-L130 (InputProcessor._validate_params)
+        @ v0.22.1"""
+        if isinstance(params, PoolingParams):
+            if self.pooling is None:
+                raise ValueError(
+                    "This model does not support pooling; start it with runner='pooling', and "
+                    "convert='embed' or 'classify'"
+                )
+            return
+        if not isinstance(params, SamplingParams):
+            kind = "SamplingParams" if self.pooling is None else "PoolingParams"
+            raise RequestError(
+                f"sampling_params is {show(params)}; it must be a {kind}",
+                param="sampling_params",
+                value=params,
+            )
+        if self.pooling is not None:
             raise ValueError(
-                f"cache_salt is {show(cache_salt)}; it must be a string of text, or left out"
+                "This model does not support generation; pass PoolingParams, or start it with "
+                "runner='generate'"
             )
 
     def process(
         self,
         request_id: str,
         token_ids: list[int],
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         arrival_time: float | None = None,
         cache_salt: str | None = None,
@@ -200,10 +241,16 @@ class InputProcessor:
             ValueError: for token ids outside the vocabulary in ``stop_token_ids``,
                 ``logit_bias`` or ``allowed_token_ids``, for more logprobs than ``max_logprobs``,
                 for stop strings without a tokenizer, and for a constraint on the output that
-                cannot be read or enforced.
+                cannot be read or enforced; for pooling parameters that the model has not.
         """
+        pooling_params = None
+        if isinstance(params, PoolingParams):
+            assert self.pooling is not None, "check comes first"
+            pooling_params = params.clone()
+            pooling_params.verify(self.pooling)
+            params = NOTHING_SAMPLED
         params = params.clone()
-        params.__post_init__()  # its fields may have been set since it was made
+        params.check_changes()
         self._check_bad_words(params)
         params.verify(self.model.vocab_size)
         for name in ("logprobs", "prompt_logprobs"):
@@ -217,6 +264,8 @@ class InputProcessor:
         if params.seed is None:
             params.seed = derive_seed(self.seed, self.num_requests)
         self.num_requests += 1
+        if params.min_tokens:
+            params.eos_token_ids = list(self.model.eos_token_ids)
         if not params.ignore_eos:
             params.stop_token_ids = [*(params.stop_token_ids or ()), *self.model.eos_token_ids[1:]]
         return EngineCoreRequest(
@@ -230,7 +279,41 @@ class InputProcessor:
             lora_request=lora_request,
             mm_features=mm_features or None,
             data_parallel_rank=data_parallel_rank,
+            pooling_params=pooling_params,
         )
+
+    def process_completions(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams | PoolingParams,
+        *,
+        priority: int,
+        arrival_time: float,
+        cache_salt: str | None,
+        lora_request: LoRARequest | None,
+        mm_features: list[MultiModalFeatureSpec],
+        data_parallel_rank: int | None = None,
+    ) -> list[EngineCoreRequest]:
+        """The requests of a prompt's completions: one each, of which only the first brings what is
+        told once; see :func:`~mini_vllm.engine.parallel_sampling.child_requests`."""
+        children = child_requests(request_id, params)
+        return [
+            self.process(
+                child_id,
+                token_ids,
+                child_params,
+                priority,
+                arrival_time,
+                cache_salt,
+                lora,
+                mm_features,
+                data_parallel_rank,
+            )
+            for (child_id, child_params), lora in zip(
+                children, per_completion(lora_request), strict=False
+            )
+        ]
 
     def num_logprobs(self, name: str, wanted: int | None) -> int | None:
         """How many logprobs a request gets that has set ``name`` to ``wanted``; -1 asks for all.
@@ -246,9 +329,11 @@ class InputProcessor:
         most = vocab_size if self.max_logprobs == -1 else self.max_logprobs
         number = vocab_size if wanted == -1 else wanted
         if not 0 <= number <= most:
-            raise ValueError(
+            raise RequestError(
                 f"{name} is {wanted}; it must be between 0 and {most}, the engine's max_logprobs; "
-                f"ask for fewer, or start it with more (-1: all {vocab_size} of the vocabulary)"
+                f"ask for fewer, or start it with more (-1: all {vocab_size} of the vocabulary)",
+                param=name,
+                value=wanted,
             )
         return number
 
@@ -256,16 +341,18 @@ class InputProcessor:
         if not params.bad_words and not params.bad_words_token_ids:
             return
         if self.has_drafts:
-            raise ValueError(
+            raise RequestError(
                 "bad_words cannot be had with speculative_config: a draft would have to be checked "
-                "word by word; leave one of them out"
+                "word by word; leave one of them out",
+                param="bad_words",
             )
         if not params.bad_words:
             return
         if self.tokenizer is None:
-            raise ValueError(
+            raise RequestError(
                 "bad_words needs to know how words are spelled in tokens, and no tokenizer is "
-                "loaded; leave out skip_tokenizer_init"
+                "loaded; leave out skip_tokenizer_init",
+                param="bad_words",
             )
         params.update_from_tokenizer(self.tokenizer)
 
@@ -274,8 +361,9 @@ class InputProcessor:
         if params.structured_outputs is None:
             return
         if self.tokenizer is None:
-            raise ValueError(
+            raise RequestError(
                 "structured_outputs needs to know how tokens are spelled, and no tokenizer is "
-                "loaded; leave out skip_tokenizer_init"
+                "loaded; leave out skip_tokenizer_init",
+                param="structured_outputs",
             )
         check_constraint(self.structured, params.structured_outputs)

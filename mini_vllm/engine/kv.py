@@ -6,7 +6,7 @@ Source: vllm/v1/core/sched/scheduler.py#L117-L165 (Scheduler.__init__) @ v0.22.1
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler import Scheduler
@@ -16,9 +16,11 @@ from mini_vllm.kv_transfer.base import KVConnectorBase_V1, KVConnectorRole
 from mini_vllm.kv_transfer.events import KVEventLog
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.params import check_remote_blocks, holder_of
-from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.request import Request
+
+if TYPE_CHECKING:
+    from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ class EngineKV:
             assert events is not None
             self.events = KVEventLog()
             if events.publisher == "zmq":
+                from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
+
                 self.publisher = ZmqEventPublisher(events, replica)
 
     def check_params(self, request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_vllm.errors import VLLMValidationError
+from mini_vllm.errors import RequestError
 from mini_vllm.param_checks import check_context
 
 
@@ -18,42 +18,37 @@ class PromptLimits:
     max_model_len: int
     num_usable_blocks: int
     block_size: int
+    capacity: int
+    """Tokens of the longest sequence that the whole KV cache holds."""
+    least_output: int = 1
+    """Tokens that must fit behind a prompt; 0: it is pooled, and nothing follows it."""
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that the whole KV cache holds."""
-        return self.num_usable_blocks * self.block_size
-
-    def check(self, prompt: Sequence[int], num_output_tokens: int = 0) -> None:
+    def check(self, prompt: Sequence[int]) -> None:
         """Refuse a prompt that can never be served.
 
         Args:
-            prompt: token ids.
-            num_output_tokens: how many the request asks for; 0: as many as there is room for,
-                which must be at least one.
+            prompt: token ids, behind which ``least_output`` tokens must fit.
 
         Raises:
             ValueError: for an empty prompt, a token outside the vocabulary, or a prompt that does
-                not fit the model's length, together with the output, or the KV cache.
+                not fit the model's length or the KV cache.
         """
         if not prompt:
-            raise VLLMValidationError(
-                "the prompt is empty; it must have at least 1 token", parameter="prompt"
-            )
+            raise RequestError("the prompt is empty; it must have at least 1 token", param="prompt")
         if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             bad = next(token for token in prompt if not 0 <= token < self.vocab_size)
-            raise VLLMValidationError(
+            raise RequestError(
                 f"the prompt has token id {bad}; the vocabulary ends at {self.vocab_size - 1}; was "
                 "it made with another tokenizer?",
-                parameter="prompt",
+                param="prompt",
                 value=bad,
             )
-        check_context(self.max_model_len, len(prompt), num_output_tokens)
+        check_context(self.max_model_len, len(prompt), least_output=self.least_output)
         if len(prompt) > self.capacity:
-            raise VLLMValidationError(
+            raise RequestError(
                 f"the prompt has {len(prompt)} tokens; the KV cache holds {self.capacity} "
                 f"({self.num_usable_blocks} blocks of {self.block_size}); shorten it or raise "
                 "num_gpu_blocks",
-                parameter="input_tokens",
+                param="input_tokens",
                 value=len(prompt),
             )

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from tqdm import tqdm
-
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_at_least
 from mini_vllm.config.vllm_names import refuse
@@ -27,11 +25,20 @@ from mini_vllm.engine.beam_search import (
 from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.engine.checked_config import make_engine_config, recommended_params
 from mini_vllm.engine.llm_engine import LLMEngine
-from mini_vllm.errors import show
+from mini_vllm.engine.offline_inputs import (
+    LoRARequests,
+    Progress,
+    Prompts,
+    as_list,
+    loras_per_prompt,
+    progress_bar,
+)
+from mini_vllm.engine.offline_pooling import OfflinePooling
+from mini_vllm.errors import RequestError, show
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.model.lazy_tokenizer import load_lazy_tokenizer
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -39,26 +46,12 @@ from mini_vllm.param_checks import check_context
 from mini_vllm.policies import scheduler_class
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
-Prompts = PromptType | Sequence[int | PromptType]
-"""One prompt or several; a flat list of integers is one. (A type checker would not look into a list
-of dicts for `Sequence[int] | Sequence[PromptType]`.)"""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; the model's own defaults if left out."""
-LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
-"""The adapter of all prompts, or of each; None: the base."""
-Progress = bool | Callable[..., Any]
-"""Whether to show a bar, or what makes it, such as ``functools.partial(tqdm, leave=False)``."""
 
 
-def progress_bar(total: int, use_tqdm: Progress, unit: str = "prompts") -> Any:
-    """A bar that counts ``total`` prompts, or what `unit` says."""
-    if callable(use_tqdm):
-        return use_tqdm(total=total, desc=unit)
-    return tqdm(total=total, desc=unit, disable=not use_tqdm)
-
-
-class LLM:
-    """A model that generates text for batches of prompts.
+class LLM(OfflinePooling):
+    """A model that generates text for batches of prompts, or embeds and classifies them.
 
     Args:
         model: a folder in Hugging Face layout, the name of a bundled model, or of a hub's, such as
@@ -100,7 +93,7 @@ class LLM:
         scheduler_cls = scheduler_class(scheduler_cls)
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
-        tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
+        tokenizer = None if skip_tokenizer_init else load_lazy_tokenizer(folder)
         self.engine = LLMEngine(
             self.config,
             tokenizer,
@@ -245,9 +238,11 @@ class LLM:
                 "are given text here; pass 'auto' or 'string'"
             )
         if not isinstance(messages, list | tuple):
-            raise ValueError(
+            raise RequestError(
                 f"messages is {show(messages)}; it must be a list such as "
-                "[{'role': 'user', 'content': '...'}], or a list of such lists"
+                "[{'role': 'user', 'content': '...'}], or a list of such lists",
+                param="messages",
+                value=messages,
             )
         options = dict(chat_template_kwargs or {}) | {
             "template": chat_template,
@@ -290,8 +285,8 @@ class LLM:
             raise ValueError(f"params is {show(params)}; it must be a BeamSearchParams")
         if concurrency_limit is not None:
             require_at_least("concurrency_limit", concurrency_limit, 1, "leave it out for all")
-        prompts = _as_list(prompts)
-        loras = _loras_per_prompt(prompts, lora_request)
+        prompts = as_list(prompts)
+        loras = loras_per_prompt(prompts, lora_request)
         searches = [
             self._beam_search(prompt, params, lora)
             for prompt, lora in zip(prompts, loras, strict=True)
@@ -422,7 +417,7 @@ class LLM:
 
     def get_tokenizer(self) -> Any:
         """The tokenizer, of the ``transformers`` kind; None with ``skip_tokenizer_init``."""
-        return self.tokenizer
+        return self.engine.get_tokenizer()
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -492,15 +487,23 @@ class LLM:
         stream: bool,
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
-        if self.engine.is_sleeping():
-            raise ValueError("the engine sleeps; call wake_up() first")
-        prompts = _as_list(prompts)
+        if self.config.model.pools:
+            raise ValueError(
+                "LLM.generate() is only supported for generative models. Try passing `--runner "
+                "generate` to use the model as a generative model."
+            )
+        self._check_awake()
+        prompts = as_list(prompts)
         all_params = _per_prompt(
             prompts, self.get_default_sampling_params() if params is None else params
         )
-        loras = _loras_per_prompt(prompts, lora_request)
+        loras = loras_per_prompt(prompts, lora_request)
         if not isinstance(priority, Sequence | None):
-            raise ValueError(f"priority is {show(priority)}; pass a list with one for each prompt")
+            raise RequestError(
+                f"priority is {show(priority)}; pass a list with one for each prompt",
+                param="priority",
+                value=priority,
+            )
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise ValueError(
@@ -524,6 +527,10 @@ class LLM:
             raise errors[0]
         return outputs
 
+    def _check_awake(self) -> None:
+        if self.engine.is_sleeping():
+            raise ValueError("the engine sleeps; call wake_up() first")
+
     def _run(self, outputs: Sequence[RequestOutput]) -> Iterator[int]:
         """Step until these have finished; yields how many of them each step has ended."""
         unfinished = {output.request_id for output in outputs if not output.finished}
@@ -536,7 +543,7 @@ class LLM:
     def _grown(self, outputs: Sequence[RequestOutput]) -> Iterator[RequestOutput]:
         """Step until these have finished; yield each of them whenever it has grown.
 
-        They may grow without us: whoever reads this may run the engine in between.
+        They may grow without us: the caller may run the engine in between.
         """
         sizes = {output.request_id: _size(output) for output in outputs}
         waiting = [output for output in outputs if not output.finished]
@@ -556,25 +563,17 @@ def _size(output: RequestOutput) -> tuple[int, int, bool]:
     return num_tokens, len(output.prompt_logprobs or ()), output.finished
 
 
-def _as_list(prompts: Prompts) -> list[PromptType]:
-    """One prompt as a list of one. A flat list of integers is one prompt of token ids.
-
-    What is no prompt at all is one, too: it will be refused as any other bad prompt.
-    """
-    is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
-    is_one = is_one or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
-    return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
-
-
 def _per_prompt(
     prompts: Sequence[PromptType], params: SamplingParams | Sequence[SamplingParams]
 ) -> list[SamplingParams]:
     if isinstance(params, SamplingParams):
         return [params] * len(prompts)
     if isinstance(params, str) or not isinstance(params, Sequence):
-        raise ValueError(
+        raise RequestError(
             f"sampling_params is {show(params)}; pass a SamplingParams, or a list with one for "
-            "each prompt"
+            "each prompt",
+            param="sampling_params",
+            value=params,
         )
     if len(params) != len(prompts):
         raise ValueError(
@@ -582,25 +581,6 @@ def _per_prompt(
             "for each"
         )
     return list(params)
-
-
-def _loras_per_prompt(
-    prompts: Sequence[PromptType], lora_request: LoRARequests
-) -> list[LoRARequest | None]:
-    if lora_request is None or isinstance(lora_request, LoRARequest):
-        return [lora_request] * len(prompts)
-    is_list = isinstance(lora_request, Sequence) and not isinstance(lora_request, str)
-    if not is_list or not all(isinstance(one, LoRARequest | None) for one in lora_request):
-        raise ValueError(
-            f"lora_request is {show(lora_request)}; pass a LoRARequest, or a list with one (or "
-            "None) for each prompt"
-        )
-    if len(lora_request) != len(prompts):
-        raise ValueError(
-            f"{len(prompts)} prompts but {len(lora_request)} lora_requests; pass one for all, or "
-            "one for each (None: the base)"
-        )
-    return list(lora_request)
 
 
 def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:

@@ -21,16 +21,18 @@ from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.log_stats import LogStats
 from mini_vllm.engine.offline_controls import OfflineControls
 from mini_vllm.engine.output_processor import OutputProcessor
-from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
-from mini_vllm.lora.request import LoRARequest, per_completion
-from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.model.lazy_tokenizer import load_lazy_tokenizer, whole_tokenizer
 from mini_vllm.observability.reader import Metric
 from mini_vllm.observability.several import together
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.policies import scheduler_class
+from mini_vllm.pooling.config import load_pooling_args
+from mini_vllm.pooling_outputs import PoolingRequestOutput
+from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import SpecDecodingStats, metrics_of
 
@@ -77,6 +79,7 @@ class LLMEngine(OfflineControls):
             config.model.max_logprobs,
         )
         self.input_processor.has_drafts = config.speculative is not None
+        self.input_processor.pooling = load_pooling_args(self.config)
         self.input_processor.use_processors(config.model.logits_processors)
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
@@ -109,7 +112,7 @@ class LLMEngine(OfflineControls):
         """
         config = args.create_engine_config()
         folder = config.model.tokenizer or config.model.model
-        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(folder)
+        tokenizer = None if args.skip_tokenizer_init else load_lazy_tokenizer(folder)
         return cls(
             config,
             tokenizer,
@@ -122,7 +125,7 @@ class LLMEngine(OfflineControls):
         self,
         request_id: str,
         prompt: PromptType,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         stream: bool = True,
         lora_request: LoRARequest | None = None,
@@ -151,7 +154,7 @@ class LLMEngine(OfflineControls):
         self,
         request_id: str,
         prompt: PromptType,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int,
         stream: bool,
         lora_request: LoRARequest | None,
@@ -166,21 +169,16 @@ class LLMEngine(OfflineControls):
         )
         num_requests = self.input_processor.num_requests
         try:
-            requests = [
-                self.input_processor.process(
-                    child_id,
-                    token_ids,
-                    child_params,
-                    priority,
-                    arrival_time,
-                    salt,
-                    lora,
-                    images,
-                )
-                for (child_id, child_params), lora in zip(
-                    child_requests(request_id, params), per_completion(lora_request), strict=False
-                )
-            ]
+            requests = self.input_processor.process_completions(
+                request_id,
+                token_ids,
+                params,
+                priority=priority,
+                arrival_time=arrival_time,
+                cache_salt=salt,
+                lora_request=lora_request,
+                mm_features=images,
+            )
             self.output_processor.add_requests(requests, output, stream)
             if self.log_stats is not None:
                 self.log_stats.requests_added(requests)
@@ -198,6 +196,9 @@ class LLMEngine(OfflineControls):
     def step(self) -> list[RequestOutput]:
         """Run one step; returns the outputs that it changed.
 
+        Of a pooling model they are :class:`~mini_vllm.pooling_outputs.PoolingRequestOutput`; the
+        type is that of texts, so that a script which reads texts need not ask.
+
         If anything stops it, the next call goes on where this one stopped.
         """
         processor = self.output_processor
@@ -208,7 +209,7 @@ class LLMEngine(OfflineControls):
                 if self.log_stats is not None:
                     self.log_stats.step_done(processor.inbox, self._scheduler_stats())
                 if not processor.inbox and not self.client.call("has_requests"):
-                    self._agree()  # somebody has aborted requests behind our back
+                    self._agree()  # requests were aborted elsewhere
             processed = processor.process()
             if self.log_stats is not None:
                 self.log_stats.service.requests_stopped(processed.stop_string_ids)
@@ -218,9 +219,13 @@ class LLMEngine(OfflineControls):
                 self.stats.record_request(output)
             outputs |= processor.changed
             processor.changed.clear()
-            return list(outputs.values())
+            made: list[Any] = [
+                output if output.pooled is None else PoolingRequestOutput.of(output)
+                for output in outputs.values()
+            ]
+            return made
         except BaseException:
-            processor.changed |= outputs  # nobody has heard of these yet
+            processor.changed |= outputs  # no caller has seen these yet
             self._agree()
             raise
 
@@ -294,7 +299,7 @@ class LLMEngine(OfflineControls):
 
     def get_tokenizer(self) -> Any:
         """The tokenizer, of the ``transformers`` kind; None if there is none."""
-        return self.tokenizer
+        return whole_tokenizer(self.tokenizer)
 
     def collective_rpc(
         self,

@@ -28,14 +28,13 @@ from numpy.typing import NDArray
 
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerStats
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 
 
 class MessageKind(Enum):
     ADD = b"\x00"
     ABORT = b"\x01"
     UTILITY = b"\x03"
-    WAKEUP = b"\x05"  # never sent: it wakes the engine's own loop
     SHUTDOWN = b"\x06"
     READY = b"\x10"
     FAILED = b"\x11"
@@ -67,6 +66,7 @@ class EngineInfo:
     max_model_len: int
     num_usable_blocks: int
     block_size: int
+    capacity: int
     dtype: str
     pid: int
 
@@ -86,7 +86,7 @@ class UtilityAnswer:
 
 
 ARRAY = 1
-"""Number of the one extension to msgpack: the patches of an image."""
+"""Number of the one extension to msgpack: the patches of an image, or an embedding."""
 
 
 def _write_array(value: Any) -> msgspec.msgpack.Ext:
@@ -109,7 +109,7 @@ decode_request = msgspec.msgpack.Decoder(EngineCoreRequest, ext_hook=_read_array
 decode_ids = msgspec.msgpack.Decoder(list[str]).decode
 decode_call = msgspec.msgpack.Decoder(UtilityCall).decode
 decode_answer = msgspec.msgpack.Decoder(UtilityAnswer).decode
-decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs).decode
+decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs, ext_hook=_read_array).decode
 decode_info = msgspec.msgpack.Decoder(EngineInfo).decode
 decode_text = msgspec.msgpack.Decoder(str).decode
 decode_seconds = msgspec.msgpack.Decoder(float).decode
@@ -131,18 +131,22 @@ def encode_call(call: UtilityCall) -> bytes:
 
 
 def check_travels(request: EngineCoreRequest) -> None:
-    """Refuse a request that would not arrive as it is sent, before anybody waits for it.
+    """Refuse a request that would not arrive as it is sent, before a caller waits for it.
 
     Only what callers fill freely can be so: `extra_args`, and an adapter's fields. Raises
     ValueError.
     """
     extra_args, adapter = request.sampling_params.extra_args, request.lora_request
+    if request.pooling_params is not None:
+        extra_args = request.pooling_params.extra_kwargs
     if not extra_args and adapter is None:
         return
     try:
         decode_request(encode(request))
     except Exception as error:
-        raise ValueError(
+        raise RequestError(
             f"extra_args is {show(extra_args)} and lora_request {show(adapter)}; what goes to the "
-            f"engine's process must be {TRAVEL}: {error}"
+            f"engine's process must be {TRAVEL}: {error}",
+            param="extra_args",
+            value=extra_args,
         ) from error

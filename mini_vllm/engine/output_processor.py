@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.core.scheduler_output import GRAMMAR_END, EngineCoreOutput, LogprobsEntry
+from mini_vllm.core.scheduler_output import EngineCoreOutput, LogprobsEntry, StopCause
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.vocabulary import MOST_PARTS, vocabulary_of
+from mini_vllm.errors import RequestFailure
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
 
@@ -44,13 +45,13 @@ class ProcessedOutputs:
     stop_string_ids: list[str]
     """Requests that a stop string has ended: the engine does not know of it yet."""
     unwatched_ids: list[str]
-    """Requests that go on although nobody watches them any more."""
+    """Requests that go on although no caller watches them any more."""
 
 
 class OutputProcessor:
     """Collects tokens per completion, turns them into text and watches for stop strings.
 
-    Whoever has outputs of the engine puts them into ``inbox`` at once, and only then calls
+    A front end that has outputs of the engine puts them into ``inbox`` at once, and only then calls
     :meth:`process`. So nothing is lost and nothing is counted twice, wherever Ctrl-C strikes:
     an output leaves the inbox when it is taken in completely, and is taken in anew if it was not.
 
@@ -161,7 +162,7 @@ class OutputProcessor:
         return ProcessedOutputs(finished, stop_string_ids, unwatched_ids)
 
     def take_changed(self) -> list[RequestOutput]:
-        """The prompts that made progress since somebody asked last."""
+        """The prompts that made progress since the last question."""
         changed = list(self.changed.values())
         self.changed.clear()
         return changed
@@ -172,7 +173,7 @@ class OutputProcessor:
         self._begin(completion, output)
         detokenizer = completion.detokenizer
         # By its last token, which the text leaves out, unless a grammar was complete without one.
-        stopped = output.finish_reason == "stop" and output.stop_reason != GRAMMAR_END
+        stopped = output.finish_reason == "stop" and output.stop_reason != StopCause.GRAMMAR_END
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
             start, entries = output.prompt_logprobs
             end = start + len(entries)
@@ -183,6 +184,7 @@ class OutputProcessor:
             ]
         parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)
         parent.kv_transfer_params = parent.kv_transfer_params or output.kv_transfer_params
+        parent.pooled = output.pooling_output
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now
@@ -193,7 +195,8 @@ class OutputProcessor:
         if output.finish_reason is not None:
             child.finish_reason, child.stop_reason = output.finish_reason, output.stop_reason
             if output.finish_reason == "error":
-                parent.error = str(output.stop_reason)
+                parent.failure = output.failure or RequestFailure(str(output.stop_reason))
+                parent.error = parent.failure.message
         if detokenizer.stop_reason is not None:
             child.finish_reason, child.stop_reason = "stop", detokenizer.stop_reason
             cut(child, detokenizer.num_output_tokens)
@@ -249,7 +252,11 @@ class OutputProcessor:
         return candidates
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Mark completions as aborted, with the text of all their tokens; stop watching them."""
+        """Mark completions as aborted, with the text of all their tokens; stop watching them.
+
+        What waits in the inbox for them, after an interrupt, is dropped.
+        """
+        request_ids = dict.fromkeys(request_ids)
         for request_id in request_ids:
             completion = self.completions.get(request_id)
             if completion is None:
@@ -263,6 +270,8 @@ class OutputProcessor:
             if parent.finished:
                 self.children.pop(parent.request_id, None)
             del self.completions[request_id]
+        if self.inbox:
+            self.inbox = deque(o for o in self.inbox if o.request_id not in request_ids)
 
     def forget(self, parent: RequestOutput) -> list[str]:
         """Stop watching the completions of ``parent``, as if they had never been added.

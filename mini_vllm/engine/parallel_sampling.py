@@ -13,12 +13,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
+from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import SamplingParams
 
 KV_TRANSFER_PARAMS = "kv_transfer_params"
 
 
-def child_requests(request_id: str, params: SamplingParams) -> Iterator[tuple[str, SamplingParams]]:
+def child_requests(
+    request_id: str, params: SamplingParams | PoolingParams
+) -> Iterator[tuple[str, SamplingParams | PoolingParams]]:
     """Id and parameters of each completion's request: n is 1, and the seed is its own.
 
     A request with n = 1 is its own and only child.
@@ -26,6 +29,9 @@ def child_requests(request_id: str, params: SamplingParams) -> Iterator[tuple[st
     if params.n == 1:
         yield request_id, params
         return
+    assert isinstance(params, SamplingParams), "a prompt is pooled once"
+    params = params.clone()
+    params.check_changes()  # once for all of them
     for index in range(params.n):
         child = copy.copy(params)
         child.n = 1

@@ -4,7 +4,7 @@
 
     prompt     [b0][b1][b2][b3]          to compute     for the queue     together
     engine 0   [b0][b1][b2]                      16     5 run:   320           336
-    engine 1                                     64     nobody:    0            64    here
+    engine 1                                     64     none:      0            64    here
 
 An engine's cache is its own affair; the one who sends the prompts remembers what went where. That
 is only nearly what the cache holds: an engine may have evicted a block. Then it computes it again.
@@ -22,7 +22,7 @@ from mini_vllm.request import Request
 
 REQUEST_TOKENS = 64
 """What a running request counts for, in tokens of a prompt; a waiting one counts four times that.
-How much either still has to say, nobody knows."""
+How much either still has to say is not known."""
 
 
 class PrefixRouting:

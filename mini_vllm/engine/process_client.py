@@ -112,7 +112,7 @@ class ProcessClient:
         self._closing = False
         self._num_at_once = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The one that reads, since somebody does."""
+        """The one that reads, once one does."""
         self._read_to_the_end = threading.Event()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
@@ -207,7 +207,7 @@ class ProcessClient:
             self._calls.pop(call_id, None)
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call a method of the engine whose answer nobody waits for, if the engine lives and the
+        """Call a method of the engine without waiting for its answer, if the engine lives and the
         arguments can be sent."""
         with contextlib.suppress(EngineDeadError, ValueError):
             call = UtilityCall(next(self._call_ids), method, list(args))
@@ -249,7 +249,7 @@ class ProcessClient:
             future.set_exception(RuntimeError(answer.error))
 
     def fail_calls(self, error: Exception) -> None:
-        """Nobody will answer any more."""
+        """No answer will come any more."""
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)
@@ -267,7 +267,7 @@ class ProcessClient:
     def shutdown(self, timeout: float = 0.0) -> None:
         """Ask the engine to end, and wait until it has.
 
-        In the loop's own thread nobody is served meanwhile; in another one, those who still run
+        In the loop's own thread none is served meanwhile; in another one, those that still run
         are, and their last outputs are read before the socket is closed.
         """
         self.ask_to_end(timeout)

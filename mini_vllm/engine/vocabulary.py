@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from mini_vllm.structured_output.token_index import token_bytes
-
 MOST_PARTS = 3
 """Tokens before one that may hold the beginning of its first character."""
 REPLACEMENT_BYTES = "\ufffd".encode()
@@ -33,18 +31,26 @@ class Vocabulary:
     @cached_property
     def texts(self) -> list[bytes]:
         """What each token adds to a text; b"" for special ones. About a second for 150,000."""
+        # Here, since it needs NumPy, and to detokenize without naming tokens does not.
+        from mini_vllm.structured_output.token_index import token_bytes
+
         return token_bytes(self._tokenizer, len(self._tokenizer))
 
     @cached_property
-    def _special(self) -> dict[int, bytes]:
+    def special(self) -> dict[int, bytes]:
+        """How special tokens are spelled."""
         added = self._tokenizer.added_tokens_decoder
         return {i: token.content.encode() for i, token in added.items() if not self.texts[i]}
+
+    def is_text(self, token_id: int) -> bool:
+        """Whether a token adds to a text; special ones do not."""
+        return token_id < len(self.texts) and bool(self.texts[token_id])
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes of a token, a special one as it is spelled; b"" for an id without a token."""
         if token_id >= len(self.texts):
             return b""
-        return self.texts[token_id] or self._special.get(token_id, b"")
+        return self.texts[token_id] or self.special.get(token_id, b"")
 
     def name(self, token_id: int, before: Sequence[int] = ()) -> str:
         """The characters that a token completes. Names of a text's tokens, joined, are the text.

@@ -13,11 +13,9 @@ from typing import Any
 
 from mini_vllm.entrypoints.bench_files import Sample, custom_samples, sharegpt_samples
 from mini_vllm.json_files import parse_json
+from mini_vllm.sampling_params import NUMBERS
 
-SAMPLING = {
-    "temperature": float, "top_p": float, "top_k": int, "min_p": float,
-    "frequency_penalty": float, "presence_penalty": float, "repetition_penalty": float,
-}  # fmt: skip
+SAMPLING = {name: number for name, number in NUMBERS.items() if number.shapes}
 """Options that go into every request as they are."""
 
 SMALLEST = {

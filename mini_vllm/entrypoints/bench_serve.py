@@ -194,9 +194,9 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--profile", action="store_true", help="have the server record itself meanwhile")
     add("--ignore-eos", action="store_true", help="answers have their full length")
     add("--logprobs", type=int, metavar="N", help="ask for those of each token and N others")
-    for name, kind in SAMPLING.items():
-        about = f"sampling parameter {name} of every request"
-        add("--" + name.replace("_", "-"), type=kind, help=about)
+    for name, number in SAMPLING.items():
+        about = f"of every request: {number.about}"
+        add("--" + name.replace("_", "-"), type=number.plain, help=about)
     add("--header", nargs="*", default=[], metavar="KEY=VALUE", help="sent with requests")
     add("--extra-body", type=bench_words.json_object, default={}, metavar="JSON",
         help="fields that every request has, too")  # fmt: skip

@@ -60,7 +60,7 @@ class Target:
                 if isinstance(error, HTTPError) and error.code < 500:  # asking again is no help
                     raise ValueError(
                         f"{where} answers {error.code} {error.reason}; a key is taken from "
-                        "OPENAI_API_KEY, and with --model nobody is asked"
+                        "OPENAI_API_KEY, and with --model the server is not asked"
                     ) from error
                 if time.monotonic() > end:
                     raise ValueError(

@@ -117,7 +117,7 @@ def token_bytes(model: str, options: dict[str, Any]) -> int:
         return kv_bytes_per_token(SHAPES[model])
     from mini_vllm.engine.checked_config import make_engine_config
     from mini_vllm.entrypoints.info import build_empty
-    from mini_vllm.executor.worker import pick_device
+    from mini_vllm.platforms import pick_device
     from mini_vllm.worker.kv_cache import bytes_per_block
 
     config = make_engine_config(model, **(options | {"load_format": "dummy"}))

@@ -13,25 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm import __version__
-from mini_vllm.bundled import INSTALLED, NAMES, SEEING
-from mini_vllm.config.engine import read_object
 from mini_vllm.config.help_screens import HelpParser
 from mini_vllm.config.options import (
-    add_engine_options,
     add_field_options,
     complaint,
-    given_options,
     join_dotted,
     with_dashes,
 )
-from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
-from mini_vllm.entrypoints.break_even import add_break_even_options
-from mini_vllm.entrypoints.quantize import add_quantize
-from mini_vllm.entrypoints.serve import add_serve_options
+from mini_vllm.entrypoints.cli_options import (
+    DEFAULT_MODEL,
+    MODELS,
+    NO_OPTIONS,
+    adapters_of,
+    add_model_options,
+    engine_options_of,
+    load_llm,
+    sampling_params_of,
+    say_start,
+)
 from mini_vllm.errors import EngineDeadError, show
 from mini_vllm.logger import be_quiet
-from mini_vllm.lora.request import LoRARequest, parse_lora_modules
-from mini_vllm.policies import POLICIES, load_scheduler
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -41,15 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPECULATIVE_OPTIONS = {
-    "spec_method": "method",
-    "spec_model": "model",
-    "spec_tokens": "num_speculative_tokens",
-}
-"""Short options, and the key of ``--speculative-config`` that each stands for."""
-DEFAULT_MODEL = "storyteller"
-MODELS = ", ".join((*NAMES, *SEEING, *INSTALLED))
-"""Models that are known by a name."""
 ELSEWHERE = {
     "complete": "use generate",
     "run-batch": "send the batch's lines to a server",
@@ -67,12 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
     from mini_vllm.core.interface import NoProgressError
 
-    parser = build_parser()
     given = list(sys.argv[1:] if argv is None else argv)
+    words = join_dotted(with_dashes(_one_word(given)))
+    parser = build_parser(only=words[0] if words else None)
     for command in (" ".join(given[:1]), " ".join(given[:2])):
         if command in ELSEWHERE:
             parser.error(f"{command} is vLLM's, and not supported: {ELSEWHERE[command]}")
-    words = join_dotted(with_dashes(_one_word(given)))
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(complaint(unknown))
@@ -95,7 +88,13 @@ def _one_word(argv: list[str]) -> list[str]:
     return argv
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands.
+
+    Args:
+        only: the command that is given. Options of the others are left out, for some of them need
+            modules that take time to import.
+    """
     script = Path(sys.argv[0]).name
     parser = HelpParser(
         prog=script if script == "mini-vllm" else "python -m mini_vllm",
@@ -103,58 +102,91 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-v", "--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add_command(run: Callable[..., int], about: str, samples: bool = False) -> Any:
-        """A command named after its function ``run_NAME``, with the options of the engine."""
-        name = run.__name__.removeprefix("run_").replace("_", "-")
-        command = commands.add_parser(name, help=about, allow_abbrev=False)
+    known = {run.__name__.removeprefix("run_").replace("_", "-"): run for run in COMMANDS}
+    for name, run in known.items():
+        about, add_options = COMMANDS[run]
+        command = commands.add_parser(name, help=about)
         command.set_defaults(run=run)
-        _add_engine_options(command)
-        if samples:
-            add_field_options(command, SamplingParams, skip=("seed", "output_kind"))
-        return command
+        if only not in known or only == name:
+            add_options(command)
+    return parser
 
-    generate = add_command(run_generate, "complete one or more prompts", samples=True)
-    generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
-    generate.add_argument(
+
+def _generate_options(command: argparse.ArgumentParser) -> None:
+    add_model_options(command)
+    add_field_options(command, SamplingParams, skip=NO_OPTIONS)
+    command.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
+    command.add_argument(
         "--lora",
         nargs="+",
         default=[],
         metavar="NAME",
         help="adapter of all prompts, or of each; base: none",
     )
-    _add_image_option(generate)
-    generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
-    generate.add_argument("--report", action="store_true", help="print a short report at the end")
-    generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
-    chat = add_command(run_chat, "talk to the model", samples=True)
-    chat.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
-    chat.add_argument("--system", help="the system message")
-    _add_image_option(chat)
-    chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
-    bench = add_command(run_bench, "offline throughput on random prompts")
-    bench.add_argument("--num-prompts", type=_positive, default=16, help="how many (16)")
-    bench.add_argument("--input-len", type=_positive, default=128, help="tokens of each (128)")
-    bench.add_argument("--output-len", type=_positive, default=64, help="tokens made (64)")
-    bench.add_argument("--json", action="store_true", help="figures as one JSON object")
-    bench.add_argument("--profile", type=Path, metavar="FILE", help="write a trace for Perfetto")
-    bench_serve = commands.add_parser(
-        "bench-serve", help="`bench serve`: latencies and throughput of a running server"
-    )
-    bench_serve.set_defaults(run=run_bench_serve)
-    add_bench_serve_options(bench_serve)
-    info = add_command(run_info, "what a model needs and what this machine offers")
-    info.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
-    info.add_argument("--json", action="store_true", help="figures as one JSON object")
-    add_break_even_options(add_command(run_break_even, "from which length on KV is worth carrying"))
-    serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
-    serve.add_argument(
+    _add_image_option(command)
+    command.add_argument("--json", action="store_true", help="one JSON object per prompt")
+    command.add_argument("--report", action="store_true", help="print a short report at the end")
+    command.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
+
+
+def _chat_options(command: argparse.ArgumentParser) -> None:
+    add_model_options(command)
+    add_field_options(command, SamplingParams, skip=NO_OPTIONS)
+    command.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
+    command.add_argument("--system", help="the system message")
+    _add_image_option(command)
+    command.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
+
+
+def _bench_options(command: argparse.ArgumentParser) -> None:
+    add_model_options(command)
+    command.add_argument("--num-prompts", type=_positive, default=16, help="how many (16)")
+    command.add_argument("--input-len", type=_positive, default=128, help="tokens of each (128)")
+    command.add_argument("--output-len", type=_positive, default=64, help="tokens made (64)")
+    command.add_argument("--json", action="store_true", help="figures as one JSON object")
+    command.add_argument("--profile", type=Path, metavar="FILE", help="write a trace for Perfetto")
+
+
+def _bench_serve_options(command: argparse.ArgumentParser) -> None:
+    from mini_vllm.entrypoints.bench_serve import add_bench_serve_options
+
+    add_bench_serve_options(command)
+
+
+def _info_options(command: argparse.ArgumentParser) -> None:
+    add_model_options(command)
+    command.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
+    command.add_argument("--json", action="store_true", help="figures as one JSON object")
+
+
+def _break_even_options(command: argparse.ArgumentParser) -> None:
+    from mini_vllm.entrypoints.break_even import add_break_even_options
+
+    add_model_options(command)
+    add_break_even_options(command)
+
+
+def _experts_options(command: argparse.ArgumentParser) -> None:
+    from mini_vllm.entrypoints.experts import add_experts_options
+
+    add_model_options(command)
+    add_experts_options(command)
+
+
+def _serve_options(command: argparse.ArgumentParser) -> None:
+    from mini_vllm.entrypoints.serve import add_serve_options
+
+    add_model_options(command)
+    command.add_argument(
         "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help="as --model"
     )
-    add_serve_options(serve)
-    add_quantize(commands, MODELS)
-    add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
-    return parser
+    add_serve_options(command)
+
+
+def _quantize_options(command: argparse.ArgumentParser) -> None:
+    from mini_vllm.entrypoints.quantize import add_quantize_options
+
+    add_quantize_options(command, MODELS)
 
 
 def _add_image_option(command: argparse.ArgumentParser) -> None:
@@ -194,118 +226,21 @@ def _positive(text: str) -> int:
     return number
 
 
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help=f"folder, .gguf file, OWNER/NAME of a hub's, or one of {MODELS} (default "
-        f"{DEFAULT_MODEL})",
-    )
-    parser.add_argument(
-        "--scheduler",
-        metavar="NAME",
-        help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
-    )
-    add_engine_options(parser)
-    features = parser.add_argument_group(
-        "engine options (short)", "Shorter ways to say some of the others."
-    )
-    features.add_argument(
-        "--lora-modules",
-        nargs="+",
-        default=[],
-        metavar="NAME=PATH",
-        help="adapters to load; they switch --enable-lora on",
-    )
-    for name, key in SPECULATIVE_OPTIONS.items():
-        option = "--" + name.replace("_", "-")
-        kind = int if name == "spec_tokens" else str
-        about = f"the key {key!r} of --speculative-config"
-        features.add_argument(option, default=argparse.SUPPRESS, type=kind, help=about)
-
-
-def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
-    """The options that were given, as keyword arguments; the model is passed on its own."""
-    names = {field.name for section in sections for field in dataclasses.fields(section)}
-    return {name: getattr(args, name) for name in names - {"model"} if hasattr(args, name)}
-
-
-def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
-    _say_start(args.model)
-    from mini_vllm.engine.llm import LLM
-
-    return LLM(args.model, **(defaults | _engine_options(args)))
-
-
-def _say_start(model: str) -> None:
-    """Before torch is imported, which takes seconds."""
-    logger.info("starting %s: libraries first", model)
-
-
-def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The engine's options that were given, and the class that ``--scheduler`` names."""
-    options: dict[str, Any] = {"enable_lora": True} if args.lora_modules else {}
-    options |= given_options(args)
-    if (speculative := _speculative_config(args)) is not None:
-        options["speculative_config"] = speculative
-    if args.scheduler is not None:
-        options["scheduler_cls"] = load_scheduler(args.scheduler)
-    return options
-
-
-def _loras(args: argparse.Namespace, count: int) -> list[LoRARequest | None]:
-    """The adapter of each of ``count`` prompts: ``--lora`` by the names of ``--lora-modules``."""
-    known: dict[str, LoRARequest | None] = {"base": None, **parse_lora_modules(args.lora_modules)}
-    for name in args.lora:
-        if name not in known:
-            raise ValueError(
-                f"--lora names {name!r}; known are {', '.join(known)}; add it to --lora-modules"
-            )
-    loras = [known[name] for name in args.lora] or [None]
-    return loras * count if len(loras) == 1 else loras
-
-
-def _speculative_config(args: argparse.Namespace) -> Any:
-    """``--speculative-config`` together with its short options; None without any of them.
-
-    Raises:
-        ValueError: for a key that is given twice, or JSON that is no object.
-    """
-    config = getattr(args, "speculative_config", None)
-    given = {name: getattr(args, name) for name in SPECULATIVE_OPTIONS if hasattr(args, name)}
-    if not given:
-        return config
-    section = dict(read_object("speculative_config", "{}" if config is None else config))
-    for name, value in given.items():
-        key = SPECULATIVE_OPTIONS[name]
-        if key in section:
-            raise ValueError(
-                f"{key!r} is given by --{name.replace('_', '-')} and by --speculative-config; "
-                "leave one of them out"
-            )
-        section[key] = value
-    return section
-
-
-def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
-    return SamplingParams(**(defaults | _options_of(args, SamplingParams)))
-
-
 def run_generate(args: argparse.Namespace) -> int:
     """Complete prompts; a single one is printed while it grows."""
     from mini_vllm.observability.timeline import check_timeline_path, record_timeline
 
-    _sampling_params(args, max_tokens=128)  # what is wrong is known before a model is loaded
+    sampling_params_of(args, max_tokens=128)  # what is wrong is known before a model is loaded
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not prompts:
         raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
     if args.timeline is not None:
         check_timeline_path(args.timeline)
-    loras = _loras(args, len(prompts))
+    loras = adapters_of(args, len(prompts))
     images = _open_images(args.image)
     prompts = [_with_images(prompt, images) for prompt in prompts]
-    llm = _load(args)
-    params = _sampling_params(args, **({"max_tokens": 128} | llm.default_sampling_params))
+    llm = load_llm(args)
+    params = sampling_params_of(args, **({"max_tokens": 128} | llm.default_sampling_params))
     with record_timeline(llm.engine.core, args.timeline):
         if len(prompts) == 1 and params.n == 1 and not args.json:
             outputs = [_print_stream(llm, prompts[0], params, loras)]
@@ -347,12 +282,12 @@ def _as_text(output: RequestOutput) -> str:
 
 def run_chat(args: argparse.Namespace) -> int:
     """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
-    _sampling_params(args, max_tokens=256)
-    loras = _loras(args, 1)
+    sampling_params_of(args, max_tokens=256)
+    loras = adapters_of(args, 1)
     images = [{"type": "image_pil", "image_pil": image} for image in _open_images(args.image)]
     args.model = args.name or args.model
-    llm = _load(args)
-    params = _sampling_params(args, **({"max_tokens": 256} | llm.default_sampling_params))
+    llm = load_llm(args)
+    params = sampling_params_of(args, **({"max_tokens": 256} | llm.default_sampling_params))
     messages: list[dict[str, Any]] = []
     if args.system:
         messages.append({"role": "system", "content": args.system})
@@ -376,7 +311,7 @@ def run_bench(args: argparse.Namespace) -> int:
     import random
 
     from mini_vllm.observability.profile import profiled
-    from mini_vllm.worker.kv_cache import host_memory
+    from mini_vllm.platforms.cpu import host_memory
 
     num_bytes = 8 * args.num_prompts * (args.input_len + args.output_len)
     if num_bytes > host_memory():
@@ -384,7 +319,7 @@ def run_bench(args: argparse.Namespace) -> int:
             f"{args.num_prompts} prompts of {args.input_len} + {args.output_len} tokens take "
             f"{num_bytes / 2**30:.0f} GiB; {host_memory() / 2**30:.0f} GiB are free; ask for fewer"
         )
-    llm = _load(args, enable_prefix_caching=False)
+    llm = load_llm(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
     draw = random.Random(0)
     prompts = [
@@ -407,12 +342,26 @@ def run_bench(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_bench_serve(args: argparse.Namespace) -> int:
+    """Ask a running server, and say how fast it answers."""
+    from mini_vllm.entrypoints.bench_serve import run_bench_serve as bench_serve
+
+    return bench_serve(args)
+
+
+def run_quantize(args: argparse.Namespace) -> int:
+    """Write a quantised copy of a checkpoint."""
+    from mini_vllm.entrypoints.quantize import run_quantize as quantize
+
+    return quantize(args)
+
+
 def run_serve(args: argparse.Namespace) -> int:
     """Serve HTTP until SIGTERM."""
-    _say_start(args.model)
+    say_start(args.model)
     from mini_vllm.entrypoints.serve import run_serve as serve
 
-    options = _engine_options(args)
+    options = engine_options_of(args)
     if options.pop("scheduler_cls", None) is not None:
         options["scheduler"] = args.scheduler  # a class cannot be sent to another process
     return serve(args, options)
@@ -422,11 +371,18 @@ def run_info(args: argparse.Namespace) -> int:
     """What a model needs and what this machine offers, before anything is loaded."""
     from mini_vllm.entrypoints.info import as_text, describe
 
-    options = _engine_options(args)
+    options = engine_options_of(args)
     options.pop("scheduler_cls", None)
     figures = describe(args.name or args.model, **options)
     print(json.dumps(figures) if args.json else as_text(figures))
     return 0
+
+
+def run_experts(args: argparse.Namespace) -> int:
+    """Who is hot among a model's experts."""
+    from mini_vllm.entrypoints.experts import run_with
+
+    return run_with(load_llm(args), args)
 
 
 def run_break_even(args: argparse.Namespace) -> int:
@@ -447,11 +403,11 @@ def run_break_even(args: argparse.Namespace) -> int:
             f"{args.model} is known by its shape alone, so nothing can be measured; say with "
             "--prefill-rate how many tokens a second are computed"
         )
-    options = _engine_options(args)
+    options = engine_options_of(args)
     options.pop("scheduler_cls", None)
     size = token_bytes(args.model, options)
     rate = args.prefill_rate or measure_prefill(
-        _load(args, enable_prefix_caching=False), args.input_len
+        load_llm(args, enable_prefix_caching=False), args.input_len
     )
     found = figures(args.model, size, rate, args.link, args.input_len, args.fixed_ms / 1e3)
     is_measured = args.prefill_rate is None
@@ -464,7 +420,25 @@ def run_demo(args: argparse.Namespace) -> int:
     from mini_vllm.entrypoints.demo import run
 
     be_quiet()
-    options = _engine_options(args)
+    options = engine_options_of(args)
     if "scheduler_cls" in options:  # others than the default may have to compute prompts whole
         options.setdefault("max_num_batched_tokens", 512)
     return run(args.model, options)
+
+
+COMMANDS: dict[Callable[[argparse.Namespace], int], tuple[str, Callable[..., None]]] = {
+    run_generate: ("complete one or more prompts", _generate_options),
+    run_chat: ("talk to the model", _chat_options),
+    run_bench: ("offline throughput on random prompts", _bench_options),
+    run_bench_serve: (
+        "`bench serve`: latencies and throughput of a running server",
+        _bench_serve_options,
+    ),
+    run_info: ("what a model needs and what this machine offers", _info_options),
+    run_break_even: ("from which length on KV is worth carrying", _break_even_options),
+    run_experts: ("which experts of a mixture texts use", _experts_options),
+    run_serve: ("an HTTP server that speaks OpenAI's interface", _serve_options),
+    run_quantize: ("write a quantised copy of a checkpoint", _quantize_options),
+    run_demo: ("see chunked prefill, prefix hits and a preemption", add_model_options),
+}
+"""What each command is for, and what adds its options; its name is that of its function."""

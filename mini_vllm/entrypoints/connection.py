@@ -1,7 +1,7 @@
 """Connections that must say what they want: uvicorn waits for ever for the head of a request.
 
-One that sends a byte a minute, or none, costs a descriptor each; a few thousand of them, and nobody
-else gets in. The head of a request is its first line and its headers.
+One that sends a byte a minute, or none, costs a descriptor each; a few thousand of them, and no
+other client gets in. The head of a request is its first line and its headers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD_SECONDS = 60.0
 
 _TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 """An offer to go on in HTTP/2, as some clients make with their first request (Vert.x's). A server
-may ignore it, but httptools takes for granted that whoever offers has no body, and it is lost."""
+may ignore it, but httptools takes for granted that such a request has no body, and it is lost."""
 
 _Auto: Any = AutoHTTPProtocol
 
@@ -75,7 +75,7 @@ class PromptConnection(_Auto):
             self._timer = None
 
     def _too_late(self) -> None:
-        if not self._num_bytes:  # it was opened in advance, and nobody waits for an answer
+        if not self._num_bytes:  # it was opened in advance, and no client waits for an answer
             self.transport.close()
             return
         text = f"the headers did not arrive within {HEAD_SECONDS:.0f} seconds"

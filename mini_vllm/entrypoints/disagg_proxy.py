@@ -101,7 +101,7 @@ class Router:
     kv_tokens: int = 16_384
 
     def place(self, token_ids: Sequence[int]) -> tuple[Worker | None, Worker | None]:
-        """Who computes a prompt (None: whoever answers it), and who answers (None: ask
+        """The workers that compute a prompt (None: the other one) and answer it (None: ask
         :meth:`choose_decode` when the prompt is computed)."""
         if self.policy is None:
             return self.choose_prefill(token_ids), None
@@ -290,7 +290,7 @@ class Proxy:
         return PassedOn(answer, done)
 
     async def _tokenize(self, body: dict[str, Any], headers: dict[str, str]) -> list[int]:
-        """A prompt's tokens, to know its length and where its beginning is; none if nobody says."""
+        """A prompt's tokens, to know its length and where its beginning is; none if unknown."""
         assert self.session is not None
         prompt = body.get("prompt")
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):

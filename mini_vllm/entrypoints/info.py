@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import mini_vllm
 from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig
-from mini_vllm.engine.checked_config import make_engine_config
+from mini_vllm.engine.checked_config import make_engine_config, with_hybrid_kv_cache
 from mini_vllm.engine.startup import with_blocks
-from mini_vllm.executor.worker import pick_device
 from mini_vllm.hub import in_units
 from mini_vllm.model.build import default_dtype, loaded_dtype, resolve_dtype
 from mini_vllm.model.config import load_config
 from mini_vllm.model.layers import Build, Linear, UnquantizedLinearMethod, product_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
+from mini_vllm.platforms import pick_device, platform_of
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.quantization.fp8 import Fp8LinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod
+from mini_vllm.worker.cache_layout import CacheLayout
 from mini_vllm.worker.kv_cache import (
     available_memory,
     bytes_per_block,
@@ -53,14 +54,16 @@ def describe(model: str | Path, **options: Any) -> dict[str, Any]:
     config = make_engine_config(model, **(options | {"load_format": "dummy"}))
     device = pick_device(config.model.device)
     skeleton = build_empty(config, device)
+    config = with_hybrid_kv_cache(config, skeleton.config)
     spec, args = skeleton.kv_cache_spec(), skeleton.config
-    weights, read = weight_bytes(skeleton, device.type)
-    cache = config.cache
-    block_bytes = bytes_per_block(spec, cache.block_size)
+    layout = CacheLayout.of(spec, config)
+    weights, read = weight_bytes(skeleton, device)
+    block_bytes, block_size = layout.block_bytes, layout.block_size
+    kinds = [group.kind for group in layout.groups]
     free = reclaimable_memory(device)
     num_blocks, problem = cache_blocks(config, skeleton, device, weights)
     if problem is None:
-        config = with_blocks(config, num_blocks)
+        config = with_blocks(config, num_blocks, layout.groups)
     bandwidth = read_bandwidth(device)
     return {
         "mini_vllm": mini_vllm.__version__,
@@ -77,11 +80,13 @@ def describe(model: str | Path, **options: Any) -> dict[str, Any]:
         "longest_model_len": args.max_position_embeddings,
         "weight_bytes": weights,
         "free_bytes": free,
-        "kv_bytes_per_token": block_bytes // cache.block_size,
-        "block_size": cache.block_size,
+        "kv_bytes_per_token": bytes_per_block(spec, 1),
+        "state_bytes": sum(state.num_bytes for layer in spec.layers for state in layer.states),
+        "layers_remember": dict(Counter(kinds[group] for group in layout.layer_groups())),
+        "block_size": block_size,
         "bytes_per_block": block_bytes,
         "num_gpu_blocks": num_blocks,
-        "kv_cache_tokens": max(num_blocks - 1, 0) * cache.block_size,
+        "kv_cache_tokens": max(num_blocks - 1, 0) // len(layout.groups) * block_size,
         "kv_cache_mib": round(block_bytes * num_blocks / 2**20, 1),
         "bandwidth_gb_per_s": round(bandwidth / 1e9, 1),
         "decode_tokens_per_s": round(bandwidth / read, 1),
@@ -105,7 +110,7 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
     return model
 
 
-def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
+def weight_bytes(model: LlamaForCausalLM, device: torch.device) -> tuple[int, int]:
     """What the weights take in memory, and what a decode step of one request reads of them.
 
     A CPU without arithmetic in the model's dtype keeps small products' weights in float32. A tied
@@ -113,24 +118,25 @@ def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
     own.
     """
     args, total, read = model.config, 0, 0
+    is_host = platform_of(device).is_host
     for name, module in model.named_modules():
         own = sum(weight.numel() * weight.itemsize for weight in module.parameters(recurse=False))
         if isinstance(module, Linear) and getattr(module, "weight", None) is not None:
             weight = module.weight
-            each = bytes_a_number(module, model.dtype, device_type)
+            each = bytes_a_number(module, model.dtype, is_host)
             own += weight.numel() * (each - weight.itemsize)
-        if name == "lm_head" and args.tie_word_embeddings and device_type != "cpu":
+        if name == "lm_head" and args.tie_word_embeddings and not is_host:
             read += own  # the embedding itself, counted already
             continue
         total += own
-        if isinstance(module, nn.Module) and ".experts." in name:
-            read += own * args.num_experts_per_tok // args.num_experts
+        if args.moe is not None and ".experts." in name:
+            read += own * args.moe.num_experts_per_tok // args.moe.num_experts
         elif name != "model.embed_tokens":  # of which a token reads one row
             read += own
     return total, read
 
 
-def bytes_a_number(linear: Linear, dtype: torch.dtype, device_type: str) -> int:
+def bytes_a_number(linear: Linear, dtype: torch.dtype, is_host: bool) -> int:
     """What each number of a layer takes in the form that products read. One that a file has packed
     has no `weight`, and stays as it is."""
     method, weight = linear.quant_method, linear.weight
@@ -138,9 +144,9 @@ def bytes_a_number(linear: Linear, dtype: torch.dtype, device_type: str) -> int:
         return 1
     if isinstance(method, Fp8LinearMethod):  # a CPU widens it
         weight = torch.empty_like(weight, dtype=dtype)
-        return 1 if device_type != "cpu" else product_dtype(weight, device_type).itemsize
+        return product_dtype(weight, "cpu").itemsize if is_host else 1
     if isinstance(method, UnquantizedLinearMethod):
-        return weight.itemsize if device_type != "cpu" else method.kept_dtype(weight).itemsize
+        return method.kept_dtype(weight).itemsize if is_host else weight.itemsize
     return weight.itemsize
 
 
@@ -196,6 +202,7 @@ def as_text(figures: dict[str, Any]) -> str:
         f"KV cache       {in_units(figures['kv_bytes_per_token'])} a token; room for "
         f"{figures['kv_cache_tokens']:,} tokens ({figures['num_gpu_blocks']} blocks of "
         f"{figures['block_size']}, {figures['kv_cache_mib']} MiB)",
+        *_remembered(figures),
         f"decode speed   at most {figures['decode_tokens_per_s']:,} tokens/s for one request: each "
         f"token reads the weights, at {figures['bandwidth_gb_per_s']} GB/s",
         f"length         max_model_len {figures['max_model_len']}; the model goes up to "
@@ -204,3 +211,18 @@ def as_text(figures: dict[str, Any]) -> str:
         f"{figures['python']}; {figures['threads']} threads",
     ]
     return "\n".join([*lines, *([f"does not fit: {p}"] if (p := figures["problem"]) else [])])
+
+
+def _remembered(figures: dict[str, Any]) -> list[str]:
+    """A line on layers that remember differently, if some do."""
+    counts = figures["layers_remember"]
+    if set(counts) == {"full"}:
+        return []
+    words = {
+        "full": "the whole text",
+        "sliding_window": "a window",
+        "chunked_local": "a chunk",
+        "mamba": f"a state ({in_units(figures['state_bytes'])} a request in all)",
+    }
+    kept = ", ".join(f"{count} {words[kind]}" for kind, count in counts.items())
+    return [f"layers keep    {kept}"]

@@ -2,7 +2,7 @@
 
 ::
 
-    bind ─► load the model ─► serve ──SIGTERM──► nobody new (503) ─► the others end ─► exit 0
+    bind ─► load the model ─► serve ──SIGTERM──► no new ones (503) ─► the others end ─► exit 0
                                 │                        └── time is up: each is told, then exit 0
                                 └── the engine dies: every request gets an error ─► exit 1
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open: longer than clients keep theirs (httpx, and with it the
-openai client, 5 s; proxies up to 60). Whoever closes first must be the client, or it may just then
+openai client, 5 s; proxies up to 60). The client must be the first to close, or it may just then
 send a request into a connection that is being closed, and see it fail. Upstream closes at 5 s, too.
 """
 GARBAGE_ALLOCATIONS = 10_000
@@ -59,7 +59,7 @@ _ADVICE = {
 
 
 def bind(host: str, port: int, uds: str | None) -> socket.socket:
-    """A socket that listens to nobody yet.
+    """A socket that does not listen yet.
 
     Without SO_REUSEPORT: a second server on the port is an error, not a silent rival.
 
@@ -86,7 +86,7 @@ def bind(host: str, port: int, uds: str | None) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """A socket file that a killed server has left behind: nobody answers at it."""
+    """A socket file that a killed server has left behind: no server answers at it."""
     if path.exists() and not path.is_socket():
         raise ValueError(f"--uds: {path} is there, and no socket; remove it, or choose another")
     if not path.is_socket():
@@ -102,7 +102,7 @@ class SocketFile:
     """The file of a server's Unix socket, which the server that has made it removes.
 
     It does so while it still listens. Later the file may be that of another server, which has
-    found nobody at the old one; and whoever has removed the file by hand may have started one, too.
+    found no server at the old one; a user who removed the file by hand may have started one, too.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -200,7 +200,7 @@ async def _serve(
 
 
 async def load_adapters(state: ServerState) -> None:
-    """Load those that the server is started with: nobody is to find out by asking for one.
+    """Load those that the server is started with: no client is to find out by asking for one.
 
     Raises:
         ValueError: for one that cannot be served.
@@ -230,7 +230,7 @@ async def _until_dead(state: ServerState) -> None:
 
 
 async def drain(state: ServerState, timeout: float, hurried: asyncio.Event) -> None:
-    """Let nobody new in, and wait for the others, until somebody is in a hurry; those who are left
+    """Let no new request in, and wait for the others until `hurried` is set; those that are left
     in the end are told why.
 
     Every request that was accepted ends whole, or with an error that says so: none is cut.

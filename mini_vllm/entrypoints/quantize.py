@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 
-def add_quantize(commands: Any, models: str) -> None:
-    """The command, which takes a checkpoint and writes another: no engine, none of its options.
+def add_quantize_options(command: argparse.ArgumentParser, models: str) -> None:
+    """What says which checkpoint becomes which other: no engine runs, so none of its options.
 
     Args:
         models: names of models that are known without a folder.
     """
-    command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
-    command.set_defaults(run=run_quantize)
     command.add_argument("model", metavar="MODEL", help=f"folder, or one of {models}")
     command.add_argument(
         "-o", "--output-dir", type=Path, required=True, metavar="FOLDER", help="where the copy goes"

@@ -57,6 +57,11 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="every stream ends with its usage")  # fmt: skip
     add("--enable-tokenizer-info-endpoint", action="store_true",
         help="GET /tokenizer_info: settings of the tokenizer, with its chat template")  # fmt: skip
+    add("--enable-log-requests", action=argparse.BooleanOptionalAction, default=False,
+        help="a line for each request: its id, parameters and adapter; at "
+        "VLLM_LOGGING_LEVEL=DEBUG its prompt, too")  # fmt: skip
+    add("--max-log-len", type=whole_number, metavar="N",
+        help="characters and tokens of a prompt that are logged (default: all)")  # fmt: skip
     add("--disable-uvicorn-access-log", action="store_true", help="no line for each request")
     add("--uvicorn-log-level", default="info", help="least that uvicorn logs (default info)",
         choices=("critical", "error", "warning", "info", "debug", "trace"))  # fmt: skip
@@ -87,13 +92,15 @@ def check(args: argparse.Namespace) -> None:
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
     if any(not key.strip() for key in api_keys(args)):
-        raise ValueError("--api-key is empty and would let anybody in; give a key or leave it out")
+        raise ValueError("--api-key is empty and lets any client in; give a key or leave it out")
     if any(not name.strip() for name in args.served_model_name or []):
         raise ValueError(
             "--served-model-name is empty; give the name that clients are to use, or leave it out"
         )
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port is {args.port}; it must be between 0 and 65535")
+    if args.max_log_len is not None and args.max_log_len < 0:
+        raise ValueError(f"--max-log-len is {args.max_log_len}; it must be at least 0")
     if not args.shutdown_timeout >= 0:  # nan is neither
         raise ValueError(f"--shutdown-timeout is {args.shutdown_timeout}; it must be at least 0")
     if args.h11_max_incomplete_event_size < 1:
@@ -132,7 +139,7 @@ def _load_certificates(args: argparse.Namespace) -> None:
 
     def password() -> str:
         raise ValueError(
-            f"--ssl-keyfile: {args.ssl_keyfile} is encrypted; nobody is asked for its password; "
+            f"--ssl-keyfile: {args.ssl_keyfile} is encrypted; its password is not asked for; "
             "write it decrypted: openssl pkey -in FILE -out NEW"
         )
 
@@ -167,10 +174,12 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
     """
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
     from mini_vllm.engine.checked_config import recommended_params
+    from mini_vllm.entrypoints.openai.request_log import RequestLogger
     from mini_vllm.entrypoints.openai.state import ServerState
     from mini_vllm.observability.metrics import PrometheusRecorder
 
     template = read_template(args.chat_template)
+    request_logger = RequestLogger(args.max_log_len) if args.enable_log_requests else None
     names = args.served_model_name or [args.model]
     loras = parse_lora_modules(args.lora_modules)
     if taken := [name for name in loras if name in names]:
@@ -212,6 +221,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,
         enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
+        request_logger=request_logger,
     )
 
 

@@ -72,14 +72,14 @@ class Executor(ABC):
         """Sample from the logits of the plan that was started first and not sampled from yet.
 
         Args:
-            masks: which tokens grammars let through; None if nobody has one.
+            masks: which tokens grammars let through; None if no request has one.
         """
 
     def register_failure_callback(self, callback: Callable[[str], None]) -> None:  # noqa: B027
         """Have ``callback(reason)`` called, in any thread, when a worker is gone; at once if it is.
 
-        Also between two steps, when nobody waits for it. A worker in this process goes with it,
-        and nobody is called.
+        Also between two steps, when no call waits for it. A worker in this process goes with it,
+        and nothing is called.
 
         Source: vllm/v1/executor/abstract.py#L37-L306 (Executor.register_failure_callback)
         @ v0.22.1

@@ -24,8 +24,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import STEP_SECONDS, Rendezvous, open_store
@@ -34,6 +32,7 @@ from mini_vllm.errors import EngineDeadError
 from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method, most_batches
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.worker_process import Answer, Call, run_worker
+from mini_vllm.platforms import platform_of
 
 FELLOW_SECONDS = 0.3
 """How long to wait, after a rank has failed, for the one that it failed because of."""
@@ -62,7 +61,7 @@ class WorkerHandle:
 
 
 class Answers:
-    """Hands every answer to whoever waits for it, and notices when none can come any more.
+    """Hands every answer to the call that waits for it, and notices when none can come any more.
 
     A thread of its own, so that Ctrl-C in the main thread never leaves half an answer in a pipe.
     It knows nothing of the executor, which can be forgotten while it runs.
@@ -99,7 +98,7 @@ class Answers:
         return futures
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this call any more; what is still answered is dropped."""
+        """This call is not waited for any more; what is still answered is dropped."""
         with self._lock:
             for rank in range(len(self.workers)):
                 self._expected.pop((number, rank), None)
@@ -125,7 +124,7 @@ class Answers:
             return False
         try:
             answer: Answer = pickle.loads(message)
-        except Exception as error:  # whose it is, nobody can tell, and somebody waits for it
+        except Exception as error:  # whose it is cannot be told, and a call waits for it
             self.die(f"{worker} has answered what cannot be read: {error!r}; start a new engine")
             return True
         if answer.is_fatal:
@@ -177,7 +176,7 @@ class Answers:
             self.die(f"{silent} did not answer sample_tokens in time; start a new engine")
 
     def die(self, reason: str) -> None:
-        """End the workers, for those that live may hang for ever, and tell everybody who waits."""
+        """End the workers, for those that live may hang for ever, and tell all that wait."""
         for worker in self.workers:
             worker.process.kill()
         stop(self.workers, LEAVE_SECONDS)
@@ -329,18 +328,19 @@ def _close(answers: Answers, queue: MessageQueue, numbers: Any) -> None:
 def _check_devices(config: EngineConfig) -> None:
     """Raises ValueError if there are fewer GPUs than workers."""
     wanted, num_workers = config.model.device, config.parallel.num_workers
-    if wanted == "cpu" or not torch.cuda.is_available():
+    count = platform_of(wanted).device_count()
+    if count == 0:  # all share one, or there is none, which a worker tells
         return
-    if num_workers > 1 and wanted.startswith("cuda:"):
+    if num_workers > 1 and ":" in wanted:
         raise ValueError(
-            f"device is {wanted!r}, but there are {num_workers} workers; use 'cuda', each worker "
-            "then takes a GPU of its own"
+            f"device is {wanted!r}, but there are {num_workers} workers; use "
+            f"{wanted.partition(':')[0]!r}, each worker then takes a GPU of its own"
         )
-    if torch.cuda.device_count() < num_workers:
+    if count < num_workers:
         raise ValueError(
-            f"{num_workers} workers need a GPU each; this machine has "
-            f"{torch.cuda.device_count()}; lower tensor_parallel_size, pipeline_parallel_size or "
-            'data_parallel_size, or use device="cpu"'
+            f"{num_workers} workers need a GPU each; this machine has {count}; lower "
+            "tensor_parallel_size, pipeline_parallel_size or data_parallel_size, or use "
+            'device="cpu"'
         )
 
 

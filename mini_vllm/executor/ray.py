@@ -26,8 +26,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import STEP_SECONDS
@@ -36,12 +34,13 @@ from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method, most_batche
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.ray_worker import RayWorker
 from mini_vllm.extras import from_extra
+from mini_vllm.platforms import platform_of
 
 ROOT = Path(__file__).parents[2]
 PLACEMENT_SECONDS = 60
 """How long the cluster may take to find room for the workers."""
 LOOK_SECONDS = 1.0
-"""Between two looks at the clock, and at actors that nobody has asked for anything."""
+"""Between two looks at the clock, and at actors that have no call under way."""
 FELLOW_SECONDS = 2.0
 """How long to wait, after a rank has failed, for word of the one that it failed because of."""
 ACCOUNT_CHARS = 500
@@ -287,7 +286,7 @@ def _reserve(ray: Any, config: EngineConfig) -> Any:
     Raises:
         ValueError: if the cluster has not enough, or others use it.
     """
-    kind = "CPU" if config.model.device == "cpu" or not _has_gpu(ray) else "GPU"
+    kind = _kind_of(ray, config.model.device)
     wanted = config.parallel.world_size
     there = int(ray.cluster_resources().get(kind, 0))
     free = int(ray.available_resources().get(kind, 0))
@@ -309,8 +308,10 @@ def _reserve(ray: Any, config: EngineConfig) -> Any:
     return group
 
 
-def _has_gpu(ray: Any) -> bool:
-    return torch.cuda.is_available() or ray.cluster_resources().get("GPU", 0) > 0
+def _kind_of(ray: Any, device: str) -> str:
+    """What Ray counts such devices as. The workers' machines may have GPUs though this has none."""
+    elsewhere = device == "auto" and ray.cluster_resources().get("GPU", 0) > 0
+    return "GPU" if elsewhere else platform_of(device).ray_device_key
 
 
 def _start(ray: Any, config: EngineConfig, group: Any) -> tuple[list[Any], list[int]]:

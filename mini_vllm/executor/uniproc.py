@@ -12,7 +12,7 @@ from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
-from mini_vllm.errors import EngineDeadError
+from mini_vllm.errors import EngineDeadError, RequestFailure
 from mini_vllm.executor.base import Executor, Method, most_batches, run_method
 from mini_vllm.executor.worker import Worker
 from mini_vllm.worker.late_results import LateOutput
@@ -93,7 +93,7 @@ class LoneWorker:
 
     def _failed(self, plan: SchedulerOutput | None, failure: str | None) -> ModelRunnerOutput:
         assert plan is not None and failure is not None, "execute_model comes first"
-        failed = dict.fromkeys(plan.num_scheduled_tokens, failure)
+        failed: dict[str, RequestFailure | str] = dict.fromkeys(plan.num_scheduled_tokens, failure)
         return ModelRunnerOutput(failed=failed, kv_connector_output=self.worker.take_kv_report())
 
     def _reason(self, error: Exception) -> str:

@@ -10,13 +10,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
+from mini_vllm.attention.selector import AttentionSelectorConfig
 from mini_vllm.config import EngineConfig
-from mini_vllm.core.kv_cache_manager import cdiv
+from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.core.scheduler_output import (
     GrammarOutput,
     KVConnectorOutput,
@@ -24,6 +25,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed import parallel_state
+from mini_vllm.distributed.eplb.state import EplbState
 from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import Rendezvous
 from mini_vllm.distributed.pipeline import PipelineStage
@@ -33,22 +35,26 @@ from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.identity import kv_namespace
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
+from mini_vllm.model.interface import can_be_recorded
 from mini_vllm.model.layers import compute_dtype
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
+from mini_vllm.platforms import pick_device, platform_of
+from mini_vllm.platforms.interface import Platform
+from mini_vllm.plugins import load_general_plugins
+from mini_vllm.pooling.pooler import Pooler, make_pooler
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sample.custom import load_classes
-from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters, check_slots
-from mini_vllm.worker.cuda_graphs import CudaRecorder
+from mini_vllm.worker.cache_layout import CacheLayout
+from mini_vllm.worker.group_tables import GroupTables
 from mini_vllm.worker.images import RunnerImages, encoder_cache_bytes, profile_encoder
 from mini_vllm.worker.kv_cache import (
     KVCache,
     available_memory,
     bytes_per_block,
     choose_num_blocks,
-    free_on_gpu,
     given_memory,
     how_to_hold,
     shared_memory,
@@ -56,8 +62,12 @@ from mini_vllm.worker.kv_cache import (
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.late_results import LateOutput, LateResults
 from mini_vllm.worker.model_runner import ModelRunner
+from mini_vllm.worker.pooling import RunnerPooler
 from mini_vllm.worker.profile import largest_step, peak_bytes, run_step
 from mini_vllm.worker.threads import StepThreads
+
+if TYPE_CHECKING:
+    from mini_vllm.spec_decode.build import Drafter
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +95,10 @@ class Worker:
     parallel: Parallel
     backend: AttentionBackend
     model: LlamaForCausalLM
+    layout: CacheLayout
+    """How the model's layers share the blocks of the cache."""
     drafter: Drafter | None
+    pooler: Pooler | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
     threads: StepThreads | None = None
@@ -104,17 +117,27 @@ class Worker:
         self.rank = rank
         self._asleep: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.rendezvous, self.device_index = rendezvous, device_index
+        self.eplb: EplbState | None = None
+
+    @property
+    def platform(self) -> Platform:
+        """What is known of the device."""
+        return platform_of(self.device)
 
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
         wanted, ranks = self.config.model, self.config.parallel
+        load_general_plugins()  # a process of its own knows none yet
         self.device = pick_device(wanted.device, self.device_index)
-        self.backend = get_backend(self.device, wanted.attention_backend)
+        self.platform.check_workers(ranks.world_size)
+        dtype = None if wanted.dtype == "auto" else getattr(torch, wanted.dtype)
+        needs = AttentionSelectorConfig(dtype, self.config.cache.block_size)
+        self.backend = get_backend(self.device, wanted.attention_backend, needs)
         parallel_state.init_distributed_environment(
             ranks.world_size,
             self.rank,
             self.rendezvous,
-            "nccl" if self.device.type == "cuda" else "gloo",
+            self.platform.dist_backend,
             ranks.distributed_timeout_seconds,
         )
         parallel_state.initialize_model_parallel(
@@ -126,9 +149,14 @@ class Worker:
         )
         self.tp_group, self.pp_group = parallel_state.get_tp_group(), parallel_state.get_pp_group()
         alone = ranks.world_size == 1
-        self.parallel = SINGLE if alone else ModelParallel(self.tp_group, self.pp_group)
+        copies = ranks.eplb_config.num_redundant_experts
+        groups = self.tp_group, self.pp_group
+        self.parallel = (
+            SINGLE if alone else ModelParallel(*groups, ranks.enable_expert_parallel, copies)
+        )
 
     def load_model(self) -> None:
+        """Raises ValueError for what cannot be loaded, or a budget of tokens that states forbid."""
         self._say("loading %s on %s", Path(self.config.model.model).name, self.device)
         wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
         quant = get_quantization_config(wanted.model, wanted.quantization, wanted.hf_overrides)
@@ -146,10 +174,21 @@ class Worker:
             kv_cache_dtype,
             wanted.hf_overrides,
             show_progress=wanted.use_tqdm_on_load and self.rank == 0,
+            pools=wanted.pools,
         )
+        self.pooler = make_pooler(self.config, self.device)
         args = self.model.config
-        self.drafter = load_drafter(self.config, self.model, self.device)
-        if self.device.type == "cpu":
+        if self.config.parallel.enable_eplb:
+            assert args.moe is not None
+            state = EplbState(self.model, self.config.parallel.eplb_config, args.moe.n_group)
+            self.eplb = state if state.layers else None  # a stage may have layers without experts
+        self.layout = CacheLayout.of(self.model.kv_cache_spec(), self.config)
+        self.drafter = None
+        if self.config.speculative is not None:
+            from mini_vllm.spec_decode.build import load_drafter
+
+            self.drafter = load_drafter(self.config, self.model, self.device)
+        if self.platform.is_host:
             num_workers, hidden_size = self.config.parallel.num_workers, args.hidden_size
             most = max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None
             self.threads = StepThreads(wanted.num_threads, hidden_size, most)
@@ -157,6 +196,10 @@ class Worker:
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
             check_slots(self.model, self.config.lora, self.device)
             self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
+
+    def cache_groups(self) -> tuple[GroupSpec, ...]:
+        """What the groups of layers remember, for the scheduler."""
+        return self.layout.groups
 
     def num_blocks_that_fit(self) -> int:
         """KV blocks for this rank, the null block included.
@@ -171,17 +214,17 @@ class Worker:
 
     def how_to_hold(self, num_tokens: int) -> str:
         """What the user may do so that the KV cache holds a request of so many tokens."""
-        block_size, specs = self.config.cache.block_size, [self.model.kv_cache_spec()]
+        block_bytes = self.layout.block_bytes
         if self.drafter is not None and self.drafter.kv_cache_spec is not None:
-            specs.append(self.drafter.kv_cache_spec)
-        block_bytes = sum(bytes_per_block(spec, block_size) for spec in specs)
-        num_blocks = 1 + cdiv(num_tokens, block_size)
+            drafts = self.drafter.kv_cache_spec
+            block_bytes += bytes_per_block(drafts, self.config.cache.block_size)
+        num_blocks = 1 + self.layout.peak_blocks(num_tokens, self.config)
         return how_to_hold(self.config, self.device, block_bytes, num_blocks)
 
     def _memory_for_cache(self) -> int | None:
         """Bytes that the KV cache may take when steps, the encoder and its cache have their share.
 
-        None: what is there now, or nobody asks, for the configuration says how many.
+        None: what is there now, or not asked for, because the configuration says how many.
 
         Raises:
             ValueError: if the encoder cache alone takes all there is.
@@ -190,15 +233,15 @@ class Worker:
         memory = given_memory(self.config, self.device)
         is_given = memory is not None or cache.num_gpu_blocks is not None
         sees = isinstance(self.model, Qwen3VLForConditionalGeneration)
-        if is_given or (self.device.type == "cpu" and not sees):
+        if is_given or (self.platform.is_host and not sees):
             return None
-        num_bytes = self._step_bytes() if self.device.type == "cuda" else 0
-        there = max(available_memory(self.device, cache.gpu_memory_utilization) - num_bytes, 0)
+        available = available_memory(self.device, cache.gpu_memory_utilization)
+        there = max(available - self._step_bytes(), 0)
         if not isinstance(self.model, Qwen3VLForConditionalGeneration):
             return there
         num_rows = limits.encoder_cache_size
         assert num_rows is not None
-        num_caches = self.config.parallel.num_workers if self.device.type == "cpu" else 1
+        num_caches = self.config.parallel.num_workers if self.platform.is_host else 1
         taken = num_caches * encoder_cache_bytes(self.model, num_rows, self.device)
         if taken >= there:
             raise ValueError(
@@ -210,18 +253,19 @@ class Worker:
         return shared_memory(self.config, self.device, there - taken)
 
     def _step_bytes(self) -> int:
-        """Bytes of a GPU that the largest step takes beside weights and KV cache.
+        """Bytes of a GPU that the largest step takes beside weights and KV cache; 0 where a device
+        does not count them.
 
         A pipeline stage cannot run alone, and takes what is free.
         """
-        limits, block_size = self.config.scheduler, self.config.cache.block_size
-        if self.pp_group.world_size > 1:
+        limits = self.config.scheduler
+        if self.pp_group.world_size > 1 or not self.platform.counts_peak_memory:
             return 0
         if self.lora is not None:
             self.lora.prepare_capture()
         lengths = largest_step(limits)
         num_bytes = peak_bytes(
-            lambda: run_step(self.model, lengths, limits.max_num_seqs, block_size, self.device),
+            lambda: run_step(self.model, self.layout, lengths, limits.max_num_seqs, self.device),
             self.device,
         )
         if isinstance(self.model, Qwen3VLForConditionalGeneration):
@@ -239,42 +283,47 @@ class Worker:
         limits = replace(self.config.scheduler, max_model_len=max_model_len)
         self.config = replace(self.config, scheduler=limits)
         cache = self.config.cache
+        layout = self.layout
         kv_cache = KVCache(
-            self.model.kv_cache_spec(),
-            num_blocks,
-            cache.block_size,
-            self.device,
-            cache.num_cpu_blocks,
+            layout.spec, num_blocks, layout.block_size, self.device, cache.num_cpu_blocks, layout
         )
-        num_bytes = num_blocks * bytes_per_block(self.model.kv_cache_spec(), cache.block_size)
         self._say(
-            "KV cache: %d blocks of %d tokens, %s%s", num_blocks - 1, cache.block_size,
-            in_units(num_bytes), ", taken as they fill" if self.device.type == "cpu" else "",
+            "KV cache: %d blocks of %d tokens, %s%s%s", num_blocks - 1, layout.block_size,
+            in_units(num_blocks * layout.block_bytes),
+            ", taken as they fill" if self.platform.is_host else "",
+            "" if layout.is_single else f", shared by {len(layout.groups)} groups of layers",
         )  # fmt: skip
         self.model_runner = ModelRunner(
             self.model,
             kv_cache,
             limits.max_num_seqs,
             limits.max_model_len,
-            cache.block_size,
+            layout.block_size,
             self.device,
         )
+        if not layout.is_single:
+            runner = self.model_runner
+            sizes = limits.max_num_seqs, limits.max_model_len
+            runner.group_tables = GroupTables(layout, *sizes, runner._to_device)
         if self.pp_group.world_size > 1:
-            dtype = compute_dtype(self.model.dtype, self.device.type)
+            dtype = compute_dtype(self.model.dtype, self.device)
             self.model_runner.pipeline = PipelineStage(
                 self.pp_group, self.model.config.hidden_size, dtype, self.device
             )
         if isinstance(self.model, Qwen3VLForConditionalGeneration):
             self.model_runner.images = RunnerImages(self.model, self.model_runner)
         classes = load_classes(self.config.model.logits_processors)
-        self.model_runner.use_processors(
-            [cls(self.config, self.device, self.device.type == "cuda") for cls in classes]
-        )
+        pins = self.platform.is_pin_memory_available
+        self.model_runner.use_processors([cls(self.config, self.device, pins) for cls in classes])
+        if self.pooler is not None:
+            self.model_runner.pooler = RunnerPooler(self.pooler)
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if limits.async_scheduling and self.config.parallel.backend == "uni":
             self.model_runner.late = LateResults(self.model_runner.batch, self.device)
         if self.drafter is not None:
+            from mini_vllm.spec_decode.build import make_speculator
+
             runner = self.model_runner
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
 
@@ -317,20 +366,26 @@ class Worker:
         if wanted.compile_model:
             self._say("torch.compile works on the model's operations during the first steps")
             compile_model(self.model, self.backend)
-        if self.device.type == "cuda":
-            has_graphs = self.may_record and not wanted.enforce_eager
-            has_graphs = has_graphs and self.model.can_be_recorded
-            has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
+        if not self.platform.is_host:
+            has_graphs = self.platform.support_static_graph_mode() and self.may_record
+            has_graphs = has_graphs and not wanted.enforce_eager
+            has_graphs = has_graphs and can_be_recorded(self.model) and self.pooler is None
+            spec = self.layout.spec
+            has_graphs = has_graphs and spec.dtype != torch.int8 and not spec.keeps_states
             has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
-            record = CudaRecorder() if has_graphs else None
+            record = self.platform.make_recorder() if has_graphs else None
             self._say("running the largest step%s", ", recording CUDA graphs" if record else "")
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
+        if self.eplb is not None:
+            self.eplb.forget()
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         if self.threads is not None:
             num_requests = len(plan.num_scheduled_tokens)
             self.threads.prepare(plan.total_num_scheduled_tokens, num_requests)
         self.model_runner.execute_model(plan)
+        if self.eplb is not None:
+            self.eplb.step()
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
         return self.model_runner.sample_tokens(masks)
@@ -341,10 +396,8 @@ class Worker:
 
     def is_lost(self) -> bool:
         """Whether the device answers no more: an error of CUDA stays until the process ends."""
-        if self.device.type != "cuda":
-            return False
         try:
-            torch.cuda.synchronize(self.device)
+            self.platform.synchronize(self.device)
         except RuntimeError:
             return True
         return False
@@ -369,7 +422,7 @@ class Worker:
         return self._adapters().remove_adapter(key)
 
     def pin_lora(self, key: str) -> str | None:
-        """Give an adapter a slot that nobody takes away; None, or why it cannot have one."""
+        """Give an adapter a slot that it keeps; None, or why it cannot have one."""
         try:
             self._adapters().pin_adapter(key)
         except ValueError as error:
@@ -416,17 +469,17 @@ class Worker:
         """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory."""
         for cache in self._kv_caches():
             cache.release()
-        if self.device.type == "cuda":
+        if not self.platform.is_host:
             self.model_runner.graphs = None  # they know addresses
             self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
             for weight, _ in self._asleep:
                 weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
-            torch.cuda.empty_cache()
+            self.platform.empty_cache()
 
     def wake_up(self) -> None:
         for cache in self._kv_caches():
             cache.restore()
-        if self.device.type == "cuda":
+        if not self.platform.is_host:
             for weight, values in self._asleep:
                 weight.data = values.to(self.device)
             self._asleep = []
@@ -452,11 +505,11 @@ class Worker:
         if self.connector is not None:
             self.connector.connector.shutdown()
         parallel_state.destroy_model_parallel()
-        if hasattr(self, "device") and self.device.type == "cuda":
+        if hasattr(self, "device") and not self.platform.is_host:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Free graphs, KV cache and weights, whoever still holds the engine."""
+        """Free graphs, KV cache and weights, even if the engine is still held."""
         if hasattr(self, "model_runner"):
             self.model_runner.graphs = None
             for cache in self._kv_caches():
@@ -464,25 +517,4 @@ class Worker:
         if hasattr(self, "model"):
             for weight in self.model.parameters():
                 weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
-        free_on_gpu(self.device)
-
-
-def pick_device(name: str, index: int | None = None) -> torch.device:
-    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none.
-
-    A GPU without a number is that of number `index`.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and index is not None:
-        name = f"cuda:{index}"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
-            "CUDA build of torch"
-        )
-    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
-        )
-    return torch.device(name)
+        self.platform.empty_cache()

@@ -39,7 +39,7 @@ class Call:
     Args:
         number: of the call; answers repeat it, so that a late one is not taken for another's.
         method: a name, or a function as bytes.
-        output_rank: the one whose value is wanted; None: everybody's. All others answer None.
+        output_rank: the one whose value is wanted; None: all of them. All others answer None.
     """
 
     number: int
@@ -121,8 +121,8 @@ def _send(answers: Connection, answer: Answer, must_be_read: bool) -> None:
 
 
 def _die_with_parent() -> None:
-    """An engine that was killed cannot say so. Whoever waits for a call hears it from the ring;
-    this is for a worker inside an exchange whose other ranks are gone, too."""
+    """An engine that was killed cannot say so. A worker that waits for a call hears it by the
+    ring; this is for a worker inside an exchange whose other ranks are gone, too."""
     parent = parent_process()
     if parent is None:
         return

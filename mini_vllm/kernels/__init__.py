@@ -5,9 +5,11 @@
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
     judging.py     how the kernel of `kernels/rejection.py` is launched
+    experts.py     how the kernel of `kernels/grouped_gemm.py` is launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     bitmask.py     the mask of structured output
     rejection.py   the judge of drafts
+    grouped_gemm.py  the products of experts
     cpu.cpp        what lies between products, and products of packed weights, for a CPU, in C++
     native.py      builds cpu.cpp where there is a compiler, and calls it
 
@@ -22,6 +24,8 @@ import os
 import torch
 from torch import Tensor
 
+from mini_vllm.platforms import platform_of
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton runs kernels on the CPU, slowly, one program after another."""
 
@@ -31,4 +35,6 @@ def can_launch(tensor: Tensor) -> bool:
 
     Not while `torch.compile` traces: it writes kernels of its own.
     """
-    return (tensor.is_cuda or INTERPRETED) and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():
+        return False
+    return INTERPRETED or platform_of(tensor.device).launches_kernels

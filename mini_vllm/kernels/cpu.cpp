@@ -10,6 +10,7 @@
 // `native.py` builds this file and calls it. Shapes and meanings are those of `model/layers.py`,
 // `model/rope.py` and `attention/__init__.py`.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -134,7 +135,7 @@ class Helpers {
 
     static bool has_parts(std::uint64_t todo) { return static_cast<std::uint32_t>(todo) < todo >> 32; }
 
-    // A part that nobody has, or -1. `loop` and `run` stay as they are until who took it has done it.
+    // A part that no thread has, or -1. `loop` and `run` stay as they are until its thread is done.
     i64 take() {
         std::uint64_t seen = todo;
         while (has_parts(seen))
@@ -203,6 +204,23 @@ void each(i64 count, int threads, const Body& body) {
     in_ranges(count, threads, [&](i64 begin, i64 end) {
         for (i64 i = begin; i < end; ++i) body(i);
     });
+}
+
+// -inf in row rows[i] of the logits for each token whose bit in row masks[i] of the words is 0, and behind them.
+void forbid(float* logits, const std::uint32_t* words, const i64* rows, const i64* masks, i64 count, i64 vocab,
+            i64 stride, i64 num_words) {
+    const float never = -std::numeric_limits<float>::infinity();
+    for (i64 i = 0; i < count; ++i) {
+        float* row = logits + rows[i] * stride;
+        const std::uint32_t* mask = words + masks[i] * num_words;
+        for (i64 word = 0, token = 0; token < vocab; ++word, token += 32) {
+            const std::uint32_t allowed = word < num_words ? mask[word] : 0;
+            const i64 end = std::min<i64>(vocab - token, 32);
+            if (allowed == ~0u) continue;
+#pragma omp simd
+            for (i64 bit = 0; bit < end; ++bit) row[token + bit] = allowed >> bit & 1 ? row[token + bit] : never;
+        }
+    }
 }
 
 // ---------------------------------------------------------------- what lies between products
@@ -436,7 +454,7 @@ struct Softmax {
     }
 
     // The scores of a page, whose first token is number `at` of the span. Those that its query does not
-    // see are computed along: nobody reads them.
+    // see are computed along, and not read.
     void score_page(const Partner<C>* q, const C* k, i64 at, const C* ahead) {
         constexpr int N = DOTS / G;
         i64 t = 0;
@@ -517,7 +535,7 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
         std::vector<Partner<C>> q(static_cast<std::size_t>(G * size));
         Softmax<G, C> softmax{buffer.data(), buffer.data() + G * size, size, width, block_size, span, scale,
                               {}, {}};
-        i64 expected = 0;  // the first page whose keys nobody has asked for
+        i64 expected = 0;  // the first page whose keys are not asked for yet
         for (i64 number = first; number < last; ++number) {
             const Task task = task_of(number), next = task_of(number + 1 < last ? number + 1 : number);
             if (!are_pages(task.pages + task.from, task.behind - task.from, num_blocks)) {
@@ -682,7 +700,7 @@ inline floats part(const bf16* columns, int i, int p) {
 }
 
 // Memory is slower than the products of a dozen tokens, and faster than those of more: so that neither waits
-// for the other, what lies so many columns further is asked for. It may be of the next block, or of nobody.
+// for the other, what lies so many columns further is asked for. It may lie in the next block, or in none.
 constexpr i64 AHEAD = 256;
 template <class W>
 inline void expect_columns(const W* columns) {
@@ -1329,22 +1347,44 @@ struct Adapters {
     i64 slices, rank;
 };
 
-// out[r] = x . a[r], for four rows at a time: one sum alone leaves the processor waiting for it.
+// out[r] = x . a[r], for eight rows at a time: one sum alone leaves the processor waiting for it.
 template <class T>
 void dots(float* out, const T* x, const T* a, i64 rows, i64 size) {
-    for (i64 r = 0; r < rows; r += 4) {
-        const T* at[4];
-        for (i64 i = 0; i < 4; ++i) at[i] = a + (r + i < rows ? r + i : r) * size;
-        float first = 0, second = 0, third = 0, fourth = 0;
-#pragma omp simd reduction(+ : first, second, third, fourth)
+    for (i64 r = 0; r < rows; r += 8) {
+        const T* at[8];
+        for (i64 i = 0; i < 8; ++i) at[i] = a + (r + i < rows ? r + i : r) * size;
+        float s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3, s4, s5, s6, s7)
         for (i64 c = 0; c < size; ++c) {
-            first += get(x[c]) * get(at[0][c]);
-            second += get(x[c]) * get(at[1][c]);
-            third += get(x[c]) * get(at[2][c]);
-            fourth += get(x[c]) * get(at[3][c]);
+            const float value = get(x[c]);
+            s0 += value * get(at[0][c]), s1 += value * get(at[1][c]);
+            s2 += value * get(at[2][c]), s3 += value * get(at[3][c]);
+            s4 += value * get(at[4][c]), s5 += value * get(at[5][c]);
+            s6 += value * get(at[6][c]), s7 += value * get(at[7][c]);
         }
-        const float sums[] = {first, second, third, fourth};
-        for (i64 i = 0; i < 4 && r + i < rows; ++i) out[r + i] = rounded<T>(sums[i]);
+        const float sums[] = {s0, s1, s2, s3, s4, s5, s6, s7};
+        for (i64 i = 0; i < 8 && r + i < rows; ++i) out[r + i] = rounded<T>(sums[i]);
+    }
+}
+
+// y[i] += sum of h[r] b[r][i], WIDE columns at a time: their sums stay in registers.
+template <class T, i64 WIDE = 64>
+void expand(T* y, const float* h, const T* b, i64 rank, i64 width, i64 stride) {
+    while (rank && h[rank - 1] == 0) --rank;  // the adapter has a lower rank
+    for (i64 first = 0; first < width; first += WIDE) {
+        const i64 some = width - first < WIDE ? width - first : WIDE;
+        float sums[WIDE] = {};
+        for (i64 r = 0; r < rank; ++r) {
+            const T* row = b + r * stride + first;
+            if (some == WIDE) {
+#pragma omp simd
+                for (i64 i = 0; i < WIDE; ++i) sums[i] += h[r] * get(row[i]);
+            } else {
+                for (i64 i = 0; i < some; ++i) sums[i] += h[r] * get(row[i]);
+            }
+        }
+#pragma omp simd
+        for (i64 i = 0; i < some; ++i) put(y[first + i], get(y[first + i]) + sums[i]);
     }
 }
 
@@ -1356,21 +1396,12 @@ void add_adapters(T* y, const T* x, const Adapters<T>& adapters, const Matrix& m
         const i64 slot = adapters.slots[t];
         if (slot < 0) return;
         static thread_local std::vector<float> room;
-        room.resize(static_cast<std::size_t>(all_ranks + m.rows));
-        float *h = room.data(), *sums = h + all_ranks;
-        dots(h, x + t * m.columns, adapters.a + slot * all_ranks * m.columns, all_ranks, m.columns);
-        for (i64 slice = 0; slice < adapters.slices; ++slice, h += rank) {
+        room.resize(static_cast<std::size_t>(all_ranks));
+        dots(room.data(), x + t * m.columns, adapters.a + slot * all_ranks * m.columns, all_ranks, m.columns);
+        for (i64 slice = 0; slice < adapters.slices; ++slice) {
             const i64 start = adapters.starts[slice], width = adapters.starts[slice + 1] - start;
             const T* b = adapters.b + slot * rank * m.rows + start;
-            T* to = y + t * m.rows + start;
-            for (i64 i = 0; i < width; ++i) sums[i] = 0;
-            for (i64 r = 0; r < rank; ++r, b += m.rows) {
-                if (h[r] == 0) continue;  // the adapter has a lower rank
-#pragma omp simd
-                for (i64 i = 0; i < width; ++i) sums[i] += h[r] * get(b[i]);
-            }
-#pragma omp simd
-            for (i64 i = 0; i < width; ++i) put(to[i], get(to[i]) + sums[i]);
+            expand(y + t * m.rows + start, room.data() + slice * rank, b, rank, width, m.rows);
         }
     });
 }
@@ -1406,7 +1437,7 @@ struct Prompt {
     i64 begin(i64 token) const { return first_end + token > window ? first_end + token - window : 0; }
 };
 
-// The keys and values of one head, as two weights: [length, size], and [size, length]. What nobody sees,
+// The keys and values of one head, as two weights: [length, size], and [size, length]. What no query sees,
 // before the window and behind the last key, is zero, and so is what a head lacks to whole blocks.
 template <class T, class C>
 void pack_head(C* packed_k, C* packed_v, const C* keys, const C* values, const Prompt<T>& prompt) {
@@ -1750,6 +1781,13 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     }                                                                                                \
     extern "C" void multiply_##name(T* out, const T* x, const Matrix* m, i64 tokens, int threads) {  \
         product(out, x, *m, tokens, threads);                                                        \
+    }                                                                                                \
+    extern "C" void grouped_multiply_##name(T* out, const T* x, const Matrix* weights,               \
+                                            const i64* counts, i64 number, int threads) {            \
+        for (i64 e = 0; e < number; ++e) { /* counts[e] rows of x are weight e's */                  \
+            if (counts[e]) product(out, x, weights[e], counts[e], threads);                          \
+            out += counts[e] * weights[e].rows, x += counts[e] * weights[e].columns;                 \
+        }                                                                                            \
     }
 
 #define FOR_CACHE(T, C, name)                                                                        \
@@ -1797,6 +1835,11 @@ FOR_LAYERS(bf16, float, bf16_f32)
 FOR_LAYERS(bf16, bf16, bf16_bf16)
 FOR_DECODERS(float, f32)
 FOR_DECODERS(bf16, bf16)
+
+extern "C" void forbid_f32(float* logits, const std::uint32_t* words, const i64* rows, const i64* masks, i64 count,
+                           i64 vocab, i64 stride, i64 num_words) {
+    forbid(logits, words, rows, masks, count, vocab, stride, num_words);
+}
 
 extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }
 

@@ -26,6 +26,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mini_vllm.platforms import platform_of
+
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("cpu.cpp")
@@ -62,12 +64,12 @@ def can_run(tensor: Tensor) -> bool:
     """Whether the functions here work on `tensor`. Not while `torch.compile` traces."""
     if torch.compiler.is_compiling():  # asked first: it cannot trace how a library is looked for
         return False
-    return can_read(tensor.dtype, tensor.device.type)
+    return can_read(tensor.dtype, tensor.device)
 
 
-def can_read(dtype: torch.dtype, device_type: str) -> bool:
+def can_read(dtype: torch.dtype, device: torch.device | str) -> bool:
     """Whether there are functions here for such numbers."""
-    return device_type == "cpu" and dtype in NAMES and library() is not None
+    return platform_of(device).is_host and dtype in NAMES and library() is not None
 
 
 @functools.cache
@@ -172,7 +174,7 @@ def threads(num_elements: int = LEAST_PARALLEL) -> int:
 def use_more_threads(number: int) -> None:
     """Let the functions here use so many threads more than PyTorch does, in the whole process.
 
-    They may where PyTorch should not: nobody waits for a thread of theirs that has no core.
+    They may where PyTorch should not: no product waits for a thread of theirs that has no core.
     """
     global _more_threads
     _more_threads = number
@@ -313,9 +315,11 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "rms_norm": [*[POINTER] * 4, *[SIZE] * 4, REAL, INT],
     "rope": [*[POINTER] * 3, *[SIZE] * 5, INT],
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
+    "forbid": [*[POINTER] * 4, *[SIZE] * 4],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
     "multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), SIZE, INT],
+    "grouped_multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), POINTER, SIZE, INT],
     "decoder_layer": [
         *[POINTER] * 3,
         ctypes.POINTER(Layer),
@@ -367,6 +371,23 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         output.data_ptr(), gate_up.data_ptr(), num_tokens, size, threads(gate_up.numel())
     )
     return output
+
+
+def forbid(
+    logits: Tensor, words: bytes, num_masks: int, rows: Sequence[int], masks: Sequence[int]
+) -> None:
+    """-inf, in place, for the tokens that masks do not let through.
+
+    Args:
+        logits: `[B, V]` float32; rows may lie apart.
+        words: `num_masks` rows of 32-bit words, a bit a token.
+        rows, masks: row `rows[i]` of the logits gets row `masks[i]` of the words.
+    """
+    indices = ctypes.c_int64 * len(rows)
+    function("forbid", logits.dtype)(
+        logits.data_ptr(), words, indices(*rows), indices(*masks), len(rows), logits.shape[1],
+        logits.stride(0), len(words) // 4 // num_masks,
+    )  # fmt: skip
 
 
 def store(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor) -> None:
@@ -445,6 +466,16 @@ def pack(weight: Tensor) -> Tensor:
     return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
 
 
+def pack_in_place(weight: Tensor) -> Tensor:
+    """:func:`pack` without a second copy: `weight` is gone, its memory holds what is returned.
+
+    `ROWS` rows become one block of as many numbers, so some rows at a time can change places.
+    """
+    for rows in weight.split(ROWS * 16):
+        rows.view(-1).copy_(pack(rows).view(-1))
+    return weight.view(-1).view(len(weight) // ROWS, *pack(weight[:ROWS]).shape[1:])
+
+
 def unpack(blocks: Tensor) -> Tensor:
     """The weight `[N, K]` that was packed."""
     if blocks.dtype == torch.bfloat16:
@@ -452,12 +483,20 @@ def unpack(blocks: Tensor) -> Tensor:
     return blocks.transpose(1, 2).reshape(-1, blocks.shape[1])
 
 
+def unpack_rows(blocks: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of the weight that was packed, `[T] -> [T, K]`."""
+    return blocks[rows // ROWS, :, rows % ROWS].flatten(1)
+
+
 def pack_pairs(weight: Tensor) -> Tensor:
     """A copy of `weight` `[N, K]` as `[N / ROWS, K / 2, ROWS, 2]`.
 
-    Two neighbours of a row lie together, and so do a column's pairs of `ROWS` rows.
+    Two neighbours of a row lie together, and so do a column's pairs of `ROWS` rows. A pair is moved
+    as one number of twice the size.
     """
-    return weight.view(-1, ROWS, weight.shape[1] // 2, 2).transpose(1, 2).contiguous()
+    pairs = weight.view(torch.int16 if weight.itemsize == 1 else torch.int32)
+    blocks = pairs.view(-1, ROWS, weight.shape[1] // 2).transpose(1, 2).contiguous()
+    return blocks.view(weight.dtype).unflatten(2, (ROWS, 2))
 
 
 def unpack_pairs(packed: Tensor) -> Tensor:
@@ -478,6 +517,20 @@ def multiply(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     function("multiply", x.dtype)(
         output.data_ptr(), x.data_ptr(), weight, x.shape[0], threads(weight.rows * weight.columns)
     )
+    return output
+
+
+def grouped_multiply(x: Tensor, weights: ctypes.Array[Matrix], counts: Tensor) -> Tensor:
+    """`multiply` of rows that belong to several weights of one shape: `[P, K]` -> `[P, N]`.
+
+    The first `counts[0]` rows are those of the first weight, and so on; `counts` `[E]` is int64.
+    """
+    x, rows = x.contiguous(), weights[0].rows
+    output = torch.empty(x.shape[0], rows, dtype=x.dtype)
+    function("grouped_multiply", x.dtype)(
+        output.data_ptr(), x.data_ptr(), weights, counts.data_ptr(), len(weights),
+        threads(rows * weights[0].columns),
+    )  # fmt: skip
     return output
 
 

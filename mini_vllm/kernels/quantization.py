@@ -7,20 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_vllm.kernels.attention import MIN_DOT, attention_work, decode_launch
+from mini_vllm.kernels.attention import attention_work, decode_launch
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
+from mini_vllm.kernels.products import product_tiles
 
 MODULE = "mini_vllm.kernels.quantized_kernels"
 MIN_TOKEN_SCALE = 1e-10 / 127
 MIN_HEAD_SCALE = 1e-6
-ROW_TILE, COLUMN_TILE = 64, 64
-
-
-def product_tiles(num_tokens: int, rows: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and tiles of a product: as many tokens in a tile as there are, from 16 to 64."""
-    tokens = min(max(next_power_of_2(num_tokens), MIN_DOT), 64)
-    grid = (-(-num_tokens // tokens), -(-rows // ROW_TILE))
-    return grid, {"TOKEN_TILE": tokens, "ROW_TILE": ROW_TILE, "COLUMN_TILE": COLUMN_TILE}
 
 
 # ---------------------------------------------------------------- per_token_quant_int8

@@ -148,7 +148,7 @@ class KVConnectorBase_V1:
         return False, None
 
     def request_refused(self, kv_transfer_params: Mapping[str, Any]) -> None:
-        """A request was refused before the scheduler knew of it: nobody will load its KV.
+        """A request was refused before the scheduler knew of it: its KV will not be loaded.
 
         Args:
             kv_transfer_params: who holds KV for it, as :func:`~.params.holder_of` reads it.
@@ -219,7 +219,7 @@ class KVConnectorBase_V1:
         """Return when everything that was handed over to be saved is where others find it."""
 
     def reset(self) -> None:
-        """A step was undone: no transfer may touch a block any more, whoever it was for."""
+        """A step was undone: no transfer of any request may touch a block any more."""
 
     def shutdown(self) -> None:
         """End threads and sockets. May be called twice."""

@@ -89,7 +89,7 @@ def event_from_wire(fields: Sequence[Any]) -> KVEvent:
 
 
 class KVEventLog:
-    """Events of one prefix cache, until somebody takes them."""
+    """Events of one prefix cache, until they are taken."""
 
     def __init__(self) -> None:
         self.events: list[KVEvent] = []
@@ -149,7 +149,7 @@ class KVEventManager(KVCacheManager):
         start = self.num_cached_blocks.get(request.request_id, 0)
         table = self.req_to_blocks[request.request_id]
         while start < num_full_blocks and table[start].block_hash is not None:
-            start += 1  # somebody else has put it back
+            start += 1  # another request has put it back
         super().cache_blocks(request, num_full_blocks)
         end = self.num_cached_blocks.get(request.request_id, 0)
         if self.event_log is None or end <= start:

@@ -86,7 +86,7 @@ def _check_extra(
 ) -> None:
     known = getattr(connector_class, "extra_keys", None)
     if known is None or name not in KVConnectorFactory._registry:
-        return  # a connector of somebody else reads what it likes
+        return  # a connector from outside reads what it likes
     for key in config.kv_connector_extra_config:
         if key not in known:
             near = difflib.get_close_matches(str(key), list(known), n=1)

@@ -1,6 +1,6 @@
 """What a caller may say about the KV of one request: ``extra_args["kv_transfer_params"]``.
 
-Whoever stands before a prefill and a decode engine says {"do_remote_decode": true} to the first,
+A proxy before a prefill and a decode engine says {"do_remote_decode": true} to the first,
 and hands what that answers to the second.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 from mini_vllm.kv_transfer.identity import prompt_identity
 from mini_vllm.request import Request
 
@@ -48,11 +48,16 @@ def check_params(params: Any) -> None:
     if params is None:
         return
     if not isinstance(params, Mapping):
-        raise ValueError(f"kv_transfer_params is {show(params)}; it must be an object or left out")
+        raise RequestError(
+            f"kv_transfer_params is {show(params)}; it must be an object or left out",
+            param="kv_transfer_params",
+            value=params,
+        )
     if params.get("do_remote_prefill") and params.get("do_remote_decode"):
-        raise ValueError(
+        raise RequestError(
             "kv_transfer_params has do_remote_prefill and do_remote_decode; a request either "
-            "fetches its prompt's KV or leaves it for another engine; set one of them"
+            "fetches its prompt's KV or leaves it for another engine; set one of them",
+            param="kv_transfer_params",
         )
     read_remote_prefill(params)
 
@@ -70,23 +75,25 @@ def check_remote_blocks(params: Mapping[str, Any], request: Request, block_size:
     num_prompt_tokens = request.num_prompt_tokens
     num_blocks = -(-min(source.num_tokens, num_prompt_tokens) // block_size)
     if source.num_tokens != num_prompt_tokens or len(source.block_ids) < num_blocks:
-        raise ValueError(
+        raise RequestError(
             f"kv_transfer_params has {len(source.block_ids)} remote_block_ids for "
             f"{source.num_tokens} tokens; the prompt has {num_prompt_tokens} tokens, which are "
             f"{-(-num_prompt_tokens // block_size)} blocks of {block_size}; hand on what the "
-            "prefill engine has answered for this very prompt"
+            "prefill engine has answered for this very prompt",
+            param="kv_transfer_params",
         )
-    prompt = params.get("remote_prompt")  # vLLM's have none: then nobody can know
+    prompt = params.get("remote_prompt")  # vLLM's have none: then it cannot be checked
     if prompt is not None and prompt != prompt_identity(request):
-        raise ValueError(
+        raise RequestError(
             f"kv_transfer_params has remote_prompt {show(prompt)}; that is KV of other tokens, or "
             "with another adapter, salt or picture, than this request has; hand on what the "
-            "prefill engine has answered for this very prompt"
+            "prefill engine has answered for this very prompt",
+            param="kv_transfer_params",
         )
 
 
 def holder_of(params: Any) -> dict[str, Any] | None:
-    """Who holds KV for a request that was refused; None if its parameters name nobody.
+    """The engine that holds KV for a refused request; None if its parameters name none.
 
     They may be what is wrong with the request. So only what it takes to reach the other engine is
     read, and no list of blocks: none will be fetched.
@@ -113,16 +120,25 @@ def read_remote_prefill(params: Mapping[str, Any]) -> RemotePrefill | None:
     for key, kind in REMOTE_KEYS.items():
         value = params.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(
+            raise RequestError(
                 f"kv_transfer_params has do_remote_prefill, but {key} is {show(value)}; hand on "
-                "all that the prefill engine has answered"
+                "all that the prefill engine has answered",
+                param="kv_transfer_params",
             )
     block_ids = params["remote_block_ids"]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in block_ids):
-        raise ValueError(f"remote_block_ids is {show(block_ids)}; it must be a list of block ids")
+        raise RequestError(
+            f"remote_block_ids is {show(block_ids)}; it must be a list of block ids",
+            param="kv_transfer_params",
+            value=block_ids,
+        )
     num_tokens = params.get("remote_num_tokens")
     if not isinstance(num_tokens, int) or num_tokens < 1:
-        raise ValueError(f"remote_num_tokens is {show(num_tokens)}; it must be the prompt's length")
+        raise RequestError(
+            f"remote_num_tokens is {show(num_tokens)}; it must be the prompt's length",
+            param="kv_transfer_params",
+            value=num_tokens,
+        )
     return RemotePrefill(
         params["remote_engine_id"],
         params["remote_request_id"],

@@ -1,4 +1,4 @@
-"""Sends an engine's KV events to whoever listens, and again to whoever has missed some.
+"""Sends an engine's KV events to its subscribers, and again to those that have missed some.
 
 Source: vllm/distributed/kv_events.py#L274-L498 (ZmqEventPublisher) @ v0.22.1
 """
@@ -19,7 +19,7 @@ from mini_vllm.config import KVEventsConfig
 from mini_vllm.kv_transfer.events import KVEvent
 
 END_SEQ = (-1).to_bytes(8, "big", signed=True)
-"""Ends an answer to somebody who has missed batches."""
+"""Ends an answer to a subscriber that has missed batches."""
 POLL_SECONDS = 0.05
 
 

@@ -18,7 +18,7 @@ SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 ANSWER_SECONDS = 1.0
 """Longer no step waits for an answer; what is not there by then is computed."""
 PAUSE_SECONDS = 5.0
-"""After a failure nobody is asked for so long: a step must not wait again and again."""
+"""After a failure the store is not asked for so long: a step must not wait again and again."""
 
 
 def is_address(path: str) -> bool:
@@ -50,7 +50,7 @@ class RedisStore:
         namespace: 32 bytes; entries of other namespaces are never seen.
 
     Raises:
-        ValueError: if nobody answers there, or the package ``redis`` is missing.
+        ValueError: if no server answers there, or the package ``redis`` is missing.
     """
 
     def __init__(self, address: str, namespace: bytes) -> None:

@@ -204,7 +204,7 @@ class SharedStorageConnector(KVConnectorBase_V1):
         self.writes = {write for write in self.writes if not write.done()}
 
     def _write(self, blocks: Tensor, hashes: list[bytes]) -> None:
-        """In the writer's thread. What a broken request has left is nobody's business."""
+        """In the writer's thread. What a failed request has computed is not written."""
         from mini_vllm.kv_transfer.layout import to_bytes
 
         try:
@@ -256,7 +256,7 @@ class SharedStorageConnector(KVConnectorBase_V1):
             self.store.evict()
 
     def reset(self) -> None:
-        """What readers bring from now on is for nobody."""
+        """What readers bring from now on is dropped."""
         for each in (self.reads, self.invalid, self.loads, self.new_loads, self.tracker.requests):
             each.clear()
 

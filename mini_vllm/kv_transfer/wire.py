@@ -7,7 +7,8 @@
                 ◄── [answer | payload]       the blocks' bytes, one after the other
     [DONE | request, lease] ──────────────►  lets go of its blocks
 
-ZeroMQ frames the messages, connects, and tries again; msgpack writes the first frame.
+ZeroMQ frames the messages, connects, and tries again; msgpack writes the first frame. ZeroMQ is
+imported when a side is made: a lease, which only looks at questions, needs none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
-import zmq
 
 POLL_MS = 50
 """How often the server looks whether it is to end."""
@@ -48,13 +48,15 @@ class BlockServer:
 
     Args:
         serve: gives the payload for a "read", and hears of a "done"; what it raises as ValueError
-            is told to whoever asked.
+            is told to the asker.
 
     Raises:
         ValueError: if the port is taken.
     """
 
     def __init__(self, host: str, port: int, serve: Callable[[Question], bytes | None]) -> None:
+        import zmq
+
         self._serve = serve
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -107,6 +109,8 @@ class BlockClient:
     """Asks, and tells. May be called from several threads."""
 
     def __init__(self) -> None:
+        import zmq
+
         self._context = zmq.Context()
 
     def read(self, host: str, port: int, question: Question, timeout: float) -> bytes:
@@ -116,6 +120,8 @@ class BlockClient:
             ValueError: if they cannot be had: no answer within ``timeout`` seconds, a refusal, or
                 bytes that were damaged on their way.
         """
+        import zmq
+
         with self._context.socket(zmq.DEALER) as socket:
             socket.linger = 0
             socket.connect(f"tcp://{host}:{port}")
@@ -131,10 +137,12 @@ class BlockClient:
         return payload
 
     def tell(self, host: str, port: int, question: Question) -> None:
-        """Say something that has no answer, and do not wait: it leaves when somebody listens.
+        """Say something that has no answer, and do not wait: it leaves when the other side listens.
 
-        Whoever cannot be reached within ``LINGER_MS``, or at no such address, never hears it.
+        A peer that cannot be reached within ``LINGER_MS``, or at no such address, never hears it.
         """
+        import zmq
+
         with (
             contextlib.suppress(zmq.ZMQError),
             self._context.socket(zmq.DEALER) as socket,

@@ -6,7 +6,7 @@ config.json -> layers without values -> values from the files -> the form for th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,26 @@ import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.gguf import is_gguf
-from mini_vllm.model.checkpoint import check_dtype, read_header, weight_files
+from mini_vllm.kernels import native
+from mini_vllm.model.checkpoint import check_dtype, read_header, tensor_files, weight_files
 from mini_vllm.model.config import ModelArgs, config_file, load_config
+from mini_vllm.model.families import known
+from mini_vllm.model.families.tripwire import explained
 from mini_vllm.model.layers import (
     PLAIN,
     Build,
+    Embedding,
     Linear,
     QuantConfig,
+    TiedEmbedding,
     UnquantizedLinearMethod,
     weights_dtype,
 )
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, load_weights
+from mini_vllm.model.lookalike import refusal
+from mini_vllm.model.moe.experts import Experts
 from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import load_parts
@@ -51,6 +58,7 @@ def load_model(
     kv_cache_dtype: str = "auto",
     hf_overrides: Mapping[str, Any] | None = None,
     show_progress: bool = False,
+    pools: bool = False,
 ) -> LlamaForCausalLM:
     """Load the model in folder or GGUF file `path`, ready to run; its shape is `model.config`.
 
@@ -58,16 +66,16 @@ def load_model(
     fills the weights with random numbers from `seed`. `quant` says how numbers are held,
     `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds,
     `hf_overrides` which entries count for more than those of `config.json`, `show_progress` whether
-    stderr tells how far the weights are.
+    stderr tells how far the weights are. With `pools` there is no language model's head: hidden
+    states are what is asked for.
     Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
     message names the file or tensor.
     """
     args = load_config(path, hf_overrides)
     where = config_file(path)
-    try:
-        model_class = resolve_model_class(args.architectures)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+    if not set(args.architectures) & set(known()):
+        raise ValueError(refusal(path, args.architectures, hf_overrides))
+    model_class = resolve_model_class(args.architectures)
     cache_dtype = resolve_dtype(dtype, args)
     build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype, cache_dtype)
     try:
@@ -78,19 +86,30 @@ def load_model(
             f"{where} asks for a model that does not fit the memory: {error}"
         ) from error
     model.cache_dtype = cache_dtype
+    if pools:
+        model.lm_head = torch.nn.Identity()
     if load_format == "dummy":
         fill_with_random(model, seed)
     elif load_format == "auto":
         with weights_progress(model, show_progress):
-            fill_from_files(model, Path(path), build, quant)
+            fill = fill_without_head if pools else fill_from_files
+            fill(model, Path(path), build, quant)
         if is_gguf(path):
             log_form(path, quant, cache_dtype)
     else:
         raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
     round_weights(model, cache_dtype)
+    head, embedding = model.lm_head, model.model.embed_tokens
+    can_share = type(embedding) is Embedding and embedding.is_whole
+    can_share = can_share and getattr(head, "weight", None) is embedding.weight
+    can_share = can_share and native.can_read(model.dtype, device)  # else nothing is packed
+    if can_share:
+        head.weight = torch.nn.Parameter(head.weight.data, requires_grad=False)
     for module in model.modules():
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
+    if can_share and getattr(head, "weight", None) is None and head.blocks is not None:
+        model.model.embed_tokens = TiedEmbedding(head.blocks)
     return model
 
 
@@ -104,7 +123,19 @@ def log_form(path: str | Path, quant: QuantConfig | None, dtype: torch.dtype) ->
 def fill_from_files(
     model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
 ) -> None:
-    """Every parameter from the checkpoint, by the loader that its form needs."""
+    """Every parameter from the checkpoint, by the loader that its form needs.
+
+    An error that names a tensor says what such tensors belong to.
+    """
+    try:
+        _fill_from_files(model, path, build, quant)
+    except ValueError as error:
+        raise ValueError(explained(str(error))) from error
+
+
+def _fill_from_files(
+    model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
+) -> None:
     if build.is_plain and has_common_names(model) and not is_gguf(path):
         check_floating(path)
         load_weights(model, path)
@@ -114,17 +145,42 @@ def fill_from_files(
         load_parts(model, path)
 
 
+def fill_without_head(
+    model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
+) -> None:
+    """The decoder's parameters alone; what a classifier adds is the pooler's business.
+
+    Files of a decoder that was saved without a head leave `model.` out of their names.
+    Source: vllm/model_executor/models/adapters.py#L129-L199 (_create_pooling_model_cls) @ v0.22.1
+    """
+    names = {name for file in tensor_files(path) for name in file.header}
+    start = model.checkpoint_prefix("model.")
+    prefix = "" if any(name.startswith(start) for name in names) else start
+
+    def rename(name: str) -> Sequence[str]:
+        if name.startswith("score."):
+            return ()
+        full = name if name.startswith("lm_head.") else prefix + name
+        return quant.rename(full) if quant is not None else (full,)
+
+    load_parts(model, path, rename, () if quant is None else quant.blocks)
+
+
 def round_weights(model: LlamaForCausalLM, dtype: torch.dtype) -> None:
     """Give weights that are kept in a wider dtype the values that they have in `dtype`."""
     if model.dtype != dtype:
         for weight in model.parameters():
-            weight.copy_(weight.to(dtype))
+            if not getattr(weight, "keeps_dtype", False):
+                weight.copy_(weight.to(dtype))
 
 
 def has_common_names(model: LlamaForCausalLM) -> bool:
     """Whether a checkpoint calls the model's tensors as most do; else `load_parts` renames them."""
-    name = "model.norm.weight"
-    return model.stacked == STACKED_PARAMS and model.checkpoint_prefix(name) == name
+    if model.config.moe is not None:
+        return False
+    names = [name for name, _ in model.named_parameters()]
+    are_ours = all(model.checkpoint_prefix(name) == name for name in names)
+    return model.stacked == STACKED_PARAMS and are_ours
 
 
 def check_floating(folder: Path) -> None:
@@ -140,15 +196,16 @@ def compile_model(model: LlamaForCausalLM, backend: AttentionBackend) -> None:
     The model is traced around the two calls of the backend, which read lengths as plain numbers
     and would be traced anew for each. So are products of quantised weights: packed numbers go
     through operations that torch can run, but not trace with sizes that are dynamic. These are, so
-    that one compilation serves all steps.
+    that one compilation serves all steps. So are experts: how many rows each has is a number, too.
     """
     for each in {backend, *(layer.self_attn.backend for layer in model.model.layers)}:
         for name in ("store", "forward"):
             setattr(each, name, torch.compiler.disable(getattr(each, name)))
     for layer in model.modules():
-        if isinstance(layer, Linear) and not isinstance(
+        is_packed = isinstance(layer, Linear) and not isinstance(
             layer.quant_method, UnquantizedLinearMethod
-        ):
+        )
+        if is_packed or isinstance(layer, Experts):
             layer.forward = torch.compiler.disable(layer.forward)  # type: ignore[method-assign]
     model.model.compile(dynamic=True)
 
@@ -182,7 +239,7 @@ def loaded_dtype(
     """The dtype that a model of `dtype` is loaded in: what is quantised keeps its own."""
     if quant is not None:
         return dtype
-    return weights_dtype(dtype, args.hidden_size, torch.device(device).type)
+    return weights_dtype(dtype, args.hidden_size, device)
 
 
 def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:

@@ -77,7 +77,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The checkpoint's files: those its index names, or `model.safetensors`, or all there are.
 
     Raises FileNotFoundError for one that is not there, ValueError for an index that cannot be
-    read, or for a tensor that is in two files: which of them counts, nobody can know.
+    read, or for a tensor that is in two files: which of them counts cannot be known.
     """
     index = folder / "model.safetensors.index.json"
     whole = folder / "model.safetensors"

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.json_files import read_json
-from mini_vllm.model.config_schema import (
+from mini_vllm.model.config_rules import (
     NUMBER,
     OBJECT,
     STRING,
@@ -170,11 +170,11 @@ def load_tokenizer(folder: str | Path) -> Any:
 
     Raises ValueError that names the folder and what is wrong, whatever the library raised.
     """
-    from transformers import AutoTokenizer  # takes seconds, so only when needed
-
     try:
         if is_gguf(folder):
             return gguf_tokenizer.load_tokenizer(read_gguf(folder))
+        from transformers import AutoTokenizer  # takes a second, so only when needed
+
         check_tokenizer_files(Path(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         template = read_processor_template(Path(folder))
@@ -282,7 +282,7 @@ def load_vocabulary(folder: str | Path) -> Any:
         special = {
             token.content for token in vocabulary.added_tokens_decoder.values() if token.special
         }
-        if special.issuperset(_named_tokens(folder)):
+        if special.issuperset(named_tokens(folder)):
             return vocabulary
     except Exception:  # the library promises none in particular; `load_tokenizer` names the file
         pass
@@ -295,7 +295,7 @@ def gguf_vocabulary(path: Path) -> Vocabulary:
     return Vocabulary(tokenizer.get_vocab(), tokenizer.get_added_tokens_decoder())
 
 
-def _named_tokens(folder: Path) -> Iterator[str]:
+def named_tokens(folder: Path) -> Iterator[str]:
     """Tokens that the files beside `tokenizer.json` speak of."""
     for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         if not (folder / name).is_file():

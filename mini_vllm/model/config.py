@@ -11,10 +11,23 @@ from typing import Any
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf
 from mini_vllm.json_files import read_json
-from mini_vllm.model.config_schema import CONFIG, GENERATION_CONFIG, check_config, check_entries
-from mini_vllm.model.families import family, is_foreign, sliding_windows, unsupported, with_defaults
+from mini_vllm.model.config_rules import check_entries
+from mini_vllm.model.config_schema import CONFIG, GENERATION_CONFIG, check_config
+from mini_vllm.model.families import (
+    TABLES,
+    family,
+    is_foreign,
+    sliding_windows,
+    table,
+    unsupported,
+    with_decoder,
+    with_defaults,
+)
+from mini_vllm.model.families.table import LLAMA, Parts
 from mini_vllm.model.gguf.config import read_config as read_gguf_config
 from mini_vllm.model.gguf.config import read_generation_config
+from mini_vllm.model.mixers.args import GatedDeltaArgs, LatentArgs, Mamba2Args
+from mini_vllm.model.moe.args import MoEArgs, moe_args
 from mini_vllm.model.vision_config import MULTIMODAL, VisionArgs, split_config
 
 
@@ -43,12 +56,13 @@ class ModelArgs:
     hidden_act: str = "silu"
     query_pre_attn_scalar: float | None = None  # scores are divided by its root; None: head_dim
     local_rope_parameters: Mapping[str, Any] | None = None  # of layers with a window; None: same
-    num_experts: int = 0
-    num_experts_per_tok: int = 0
-    moe_intermediate_size: int = 0
-    norm_topk_prob: bool = False
-    dense_layers: tuple[int, ...] = ()  # of a mixture of experts: those that have an MLP instead
+    moe: MoEArgs | None = None  # of the experts, if the model is a mixture
+    gated_delta: GatedDeltaArgs | None = None  # of layers that mix tokens otherwise
+    mamba2: Mamba2Args | None = None
+    latent: LatentArgs | None = None
+    ignored_tensors: tuple[str, ...] = ()  # how names begin that decoding does not need
     vision: VisionArgs | None = None  # of the encoder, if the model sees
+    parts: Parts = LLAMA  # of a family that is a table, see `model/families`
 
     @property
     def eos_token_id(self) -> int | None:
@@ -74,13 +88,14 @@ class ModelArgs:
 
         Raises ValueError that names `source`, the key, its value and what is allowed.
         """
-        config, vision = split_config(config, source)
+        config, vision = split_config(with_decoder(config), source)
         config = with_defaults(config)
         try:
             check_config(config, source)
         except ValueError as error:
-            if is_foreign(config):  # then nobody cares what else it lacks
-                raise ValueError(f"{source}: {unsupported(config['architectures'])}") from error
+            if is_foreign(config):  # then nothing else that it lacks matters
+                message = unsupported(config["architectures"], config)
+                raise ValueError(f"{source}: {message}") from error
             raise
         architectures = tuple(config.get("architectures", ()))
         is_qwen2 = "Qwen2ForCausalLM" in architectures  # biases on q, k, v, and only there
@@ -88,7 +103,8 @@ class ModelArgs:
         default_head_dim = 128 if "Qwen3ForCausalLM" in architectures else hidden_size // heads
         rope, local_rope = rope_parameters(config)
         attention_bias = config.get("attention_bias", False)
-        return cls(
+        own = table(family(config))
+        args = cls(
             architectures=architectures,
             vocab_size=config["vocab_size"],
             hidden_size=hidden_size,
@@ -110,13 +126,15 @@ class ModelArgs:
             hidden_act=config.get("hidden_activation") or config.get("hidden_act") or "silu",
             query_pre_attn_scalar=config.get("query_pre_attn_scalar"),
             local_rope_parameters=local_rope,
-            num_experts=config.get("num_experts", 0),
-            num_experts_per_tok=config.get("num_experts_per_tok", 0),
-            moe_intermediate_size=config.get("moe_intermediate_size", 0),
-            norm_topk_prob=config.get("norm_topk_prob", False),
-            dense_layers=_dense_layers(config),
             vision=vision,
         )
+        try:
+            parts = own.parts(config) if own.parts else LLAMA
+            moe = None if family(config) in TABLES else moe_args(config)
+            more = own.args(config) if own.args else {}
+            return replace(args, **{"parts": parts, "moe": moe} | more)
+        except ValueError as error:  # of entries that do not go together
+            raise ValueError(f"{source}: {error}") from error
 
 
 def load_config(
@@ -199,10 +217,19 @@ ONE_FACT = (("dtype", "torch_dtype"), ("num_experts", "num_local_experts"),
 """Entries that newer and older files have for the same."""
 
 
+OF_POOLING = (
+    "classifier_from_token", "id2label", "is_causal", "is_matryoshka", "is_original_qwen3_reranker",
+    "matryoshka_dimensions", "method", "num_labels", "problem_type", "use_sep_token",
+)  # fmt: skip
+"""Entries that say how a model pools; :mod:`mini_vllm.pooling.config` reads them."""
+
+
 def check_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     """Raise ValueError for the first override that stands in no file and is read by nothing."""
     text = config.get("text_config")
-    known = {*CONFIG, *MULTIMODAL, *sum(ONE_FACT, ()), *config}
+    own = table(family({**config, **overrides}))
+    known = {*CONFIG, *MULTIMODAL, *OF_POOLING, *sum(ONE_FACT, ()), *config}
+    known |= {*own.rules, *own.defaults, *own.spelled}
     known |= set(text) if isinstance(text, Mapping) else set()
     for key in overrides:
         if key not in known:
@@ -299,15 +326,6 @@ def max_positions(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
 
 STRETCHED_ALREADY = ("Gemma3ForCausalLM",)
 """Families whose `max_position_embeddings` counts the stretch, whatever the rotation."""
-
-
-def _dense_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The layers of a mixture of experts that have an MLP: listed, or all between every n-th."""
-    if not config.get("num_experts"):
-        return ()
-    step, listed = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
-    layers = range(config["num_hidden_layers"])
-    return tuple(index for index in layers if index in listed or (index + 1) % step)
 
 
 def _known_ids(token_ids: Iterable[int], vocab_size: int) -> tuple[int, ...]:

@@ -7,73 +7,27 @@ that is known here is checked, those that inference does not read too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mini_vllm.errors import show
-from mini_vllm.model.families import WINDOW_BY_PATTERN, family
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Which values an entry may have, and how an error message says so."""
-
-    legal: Callable[[Any], bool]
-    says: str
-    required: bool = False
-
-    def or_null(self) -> Rule:
-        """The same for an entry that may also be null, which means its default."""
-        return Rule(lambda value: value is None or self.legal(value), f"{self.says}, or null")
-
-
-def is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    return is_integer(value) or isinstance(value, float)
-
-
-def integer(low: int, high: int, required: bool = False) -> Rule:
-    return Rule(
-        lambda value: is_integer(value) and low <= value <= high,
-        f"it must be an integer of at least {low} and at most {high}",
-        required,
-    )
-
-
-def number(low: float, high: float) -> Rule:
-    """Both ends are allowed. A comparison with NaN is false, so NaN is in no range."""
-    return Rule(
-        lambda value: is_number(value) and low <= value <= high,
-        f"it must be a number of at least {low:g} and at most {high:g}",
-    )
-
-
-def one_of(*values: str) -> Rule:
-    names = ", ".join(map(repr, values))
-    return Rule(lambda value: isinstance(value, str) and value in values, f"choose from {names}")
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def list_of(rule: Rule, noun: str) -> Rule:
-    return Rule(
-        lambda value: isinstance(value, list) and all(map(rule.legal, value)),
-        f"it must be a list of {noun}",
-    )
-
-
-BOOLEAN = Rule(lambda value: isinstance(value, bool), "it must be true or false")
-NOTHING = Rule(lambda value: value is None, "only null is supported")
-NUMBER = Rule(is_number, "it must be a number")
-STRING = Rule(lambda value: isinstance(value, str), "it must be a string")
-OBJECT = Rule(lambda value: isinstance(value, dict), "it must be an object")
-
+from mini_vllm.model.config_rules import (
+    BOOLEAN,
+    NOTHING,
+    NUMBER,
+    OBJECT,
+    STRING,
+    Rule,
+    as_list,
+    check_entries,
+    integer,
+    is_integer,
+    list_of,
+    number,
+    one_of,
+)
+from mini_vllm.model.families import FAMILIES, WINDOW_BY_PATTERN, family, table
+from mini_vllm.model.families.tripwire import check_effects
 
 MAX_SIZE = 2**24
 """Nothing in a model is wider; what is, would be taken for a size and eat all memory."""
@@ -84,7 +38,7 @@ _SIZE = integer(1, MAX_SIZE)
 _NEEDED_SIZE = integer(1, MAX_SIZE, required=True)
 _TOKEN_ID = integer(0, MAX_SIZE)
 _TOKEN_IDS = Rule(
-    lambda value: value is None or all(map(_TOKEN_ID.legal, _as_list(value))),
+    lambda value: value is None or all(map(_TOKEN_ID.legal, as_list(value))),
     "it must be a token id, a list of token ids, or null",
 )
 _LAYER_TYPE = one_of("full_attention", "sliding_attention")
@@ -215,23 +169,19 @@ QUANTIZATION_WEIGHTS: dict[str, Rule] = {
 GENERATION_CONFIG: dict[str, Rule] = {"eos_token_id": _TOKEN_IDS}
 
 
-def check_entries(
-    entries: Mapping[str, Any], rules: Mapping[str, Rule], source: str, prefix: str = ""
-) -> None:
-    """Raise ValueError for the first entry that breaks its rule. Unknown entries are let through.
-
-    Args:
-        source: the file, for the message.
-        prefix: what stands before the key in the message, such as "rope_scaling.".
-    """
-    for key, rule in rules.items():
-        if (key in entries or rule.required) and not rule.legal(entries.get(key)):
-            raise ValueError(f"{source}: {prefix}{key} is {show(entries.get(key))}; {rule.says}")
+COUNTS = {"num_experts", "num_local_experts"}
+"""Two names of the same, which not every family reads."""
 
 
 def check_config(config: Mapping[str, Any], source: str) -> None:
     """Raise ValueError that names the file, the key, its value and what is allowed."""
-    check_entries(config, CONFIG, source)
+    own = table(family(config))
+    spelled = {name: CONFIG[ours] for name, ours in own.spelled.items()}
+    check_entries(config, {**spelled, **CONFIG, **own.rules}, source)
+    if name := family(config):
+        read = {*own.rules, *own.defaults, *FAMILIES.get(name, ())}
+        read |= COUNTS if read & COUNTS else set()
+        check_effects(config, CONFIG.keys() - COUNTS | read, name, source)
     for key in ("rope_parameters", "rope_scaling"):
         for where, rope in _ropes(config, key):
             _check_rope(config, rope, source, where)
@@ -268,7 +218,9 @@ def _check_head_dim(config: Mapping[str, Any], source: str) -> None:
 def _ropes(config: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
     """The parameters, or where a family has them by layer type those of each; with their names."""
     rope = config.get(key) or {}
-    if not rope or family(config) not in WINDOW_BY_PATTERN or "full_attention" not in rope:
+    name = family(config)
+    may_differ = name in WINDOW_BY_PATTERN or table(name).has_ropes_by_layer
+    if not rope or not may_differ or "full_attention" not in rope:
         return [(key, rope)] if rope else []
     return [(f"{key}.{kind}", value) for kind, value in rope.items() if isinstance(value, dict)]
 
@@ -300,9 +252,11 @@ def _check_rope(
     if kind in _RAMPS:
         (low, low_default), (high, high_default) = _RAMPS[kind]
         start, end = rope.get(low) or low_default, rope.get(high) or high_default
-        if not start < end:
+        may_be_equal = kind == "yarn"  # a ramp of one pair, as Kimi K2 has it
+        if not (start < end or (start == end and may_be_equal)):
+            least = "at least" if may_be_equal else "above"
             raise ValueError(
-                f"{source}: {where}.{high} is {end}; it must be above {low}, which is {start}"
+                f"{source}: {where}.{high} is {end}; it must be {least} {low}, which is {start}"
             )
 
 

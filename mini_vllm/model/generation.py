@@ -1,7 +1,7 @@
 """The sampling parameters that a model's authors recommend, from its `generation_config.json`.
 
 A caller's own entries, `override_generation_config`, count for more. What nothing here reads is
-refused there by its name, for whoever writes it wants something; in a file it is let through, as in
+refused there by its name, because its author wants an effect; in a file it is let through, as in
 vLLM, and `without_effect` lists it.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf
 from mini_vllm.model.config import read_generation
-from mini_vllm.model.config_schema import GENERATION_CONFIG, check_entries
+from mini_vllm.model.config_rules import check_entries
+from mini_vllm.model.config_schema import GENERATION_CONFIG
 from mini_vllm.sampling_params import SamplingParams
 
 OURS = {

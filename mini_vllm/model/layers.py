@@ -29,11 +29,14 @@ from mini_vllm.model.layout import (
     Parallel,
     ParamSpec,
 )
+from mini_vllm.platforms import platform_of
 
-# Below this many elements a weight is kept as it is, too: for many tokens a plain product of torch
-# is then mostly the fastest, and a call of oneDNN costs more than the product. In half precision a
-# plain call packs the weight anew each time, so there oneDNN has all of them.
+# Below this many elements a narrow weight is kept as it is, too: for many tokens a plain product of
+# torch is then mostly the fastest, and a call of oneDNN costs more than the product. In half
+# precision a plain call packs the weight anew each time, so there oneDNN has all of them.
 MIN_PACKED_ELEMENTS = 1 << 20
+MIN_PACKED_SIZE = 512
+"""Rows and columns from which on a weight is not a narrow one, however few numbers it has."""
 # From this many tokens on, unpacking oneDNN's weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
 NARROW = 512
@@ -41,16 +44,12 @@ NARROW = 512
 
 
 @functools.cache
-def compute_dtype(dtype: torch.dtype, device_type: str) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
     """The dtype of activations for weights of `dtype`: float32 where the CPU has no other."""
-    if device_type != "cpu" or dtype == torch.float32:
-        return dtype
-    needed = {torch.bfloat16: "avx512_bf16", torch.float16: "avx512_fp16"}[dtype]
-    detect = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch lack it
-    return dtype if detect and detect().get(needed) else torch.float32
+    return platform_of(device).compute_dtype(dtype)
 
 
-def weights_dtype(dtype: torch.dtype, hidden_size: int, device_type: str) -> torch.dtype:
+def weights_dtype(dtype: torch.dtype, hidden_size: int, device: torch.device | str) -> torch.dtype:
     """The dtype in which a model of `dtype` is loaded: its own, but for a narrow one on a CPU that
     could compute in bfloat16.
 
@@ -58,21 +57,26 @@ def weights_dtype(dtype: torch.dtype, hidden_size: int, device_type: str) -> tor
     which are few, get the same values in float32, and everything else follows them but products,
     see `Build.values`.
     """
-    is_narrow = hidden_size < NARROW and native.can_read(dtype, device_type)
-    return torch.float32 if is_narrow and compute_dtype(dtype, device_type) == dtype else dtype
+    is_narrow = hidden_size < NARROW and native.can_read(dtype, device)
+    return torch.float32 if is_narrow and compute_dtype(dtype, device) == dtype else dtype
 
 
-def product_dtype(weight: Tensor, device_type: str) -> torch.dtype:
+def product_dtype(weight: Tensor, device: torch.device | str) -> torch.dtype:
     """The dtype in which a product keeps `weight`: that of activations, or its own if our products
     unpack it as they go. A small one is kept as it is multiplied."""
-    is_in_blocks = native.can_pack(weight) and native.can_read(weight.dtype, device_type)
-    if is_in_blocks and weight.numel() >= MIN_PACKED_ELEMENTS:
+    is_in_blocks = native.can_pack(weight) and native.can_read(weight.dtype, device)
+    if is_in_blocks and not is_small(weight):
         return weight.dtype
-    return compute_dtype(weight.dtype, device_type)
+    return compute_dtype(weight.dtype, device)
+
+
+def is_small(weight: Tensor) -> bool:
+    """Whether a second copy of `weight` is worth its memory: a narrow one, of few numbers."""
+    return weight.numel() < MIN_PACKED_ELEMENTS and min(weight.shape) < MIN_PACKED_SIZE
 
 
 def to_compute_dtype(tensor: Tensor) -> Tensor:
-    return tensor.to(compute_dtype(tensor.dtype, tensor.device.type))
+    return tensor.to(compute_dtype(tensor.dtype, tensor.device))
 
 
 @functools.cache
@@ -198,6 +202,8 @@ class QuantConfig(Protocol):
     """Names of a GGUF file's tensors that layers hold as they are."""
     rounds_tied_head: bool
     """Whether a head that shares the embedding's weight multiplies by a rounded copy of it."""
+    keeps_experts: bool
+    """Whether experts are in the model's dtype once they are loaded."""
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
@@ -216,6 +222,8 @@ class Build:
         parallel: which part of each layer is here.
         kv_cache_dtype: what the KV cache holds; "auto": the model's dtype.
         values: the model's dtype, which products may keep where weights are loaded in a wider one.
+        separates_experts: each expert gets linear layers of its own, also where one tensor could
+            hold all.
     """
 
     backend: AttentionBackend | None = None
@@ -223,6 +231,13 @@ class Build:
     parallel: Parallel = SINGLE
     kv_cache_dtype: str = "auto"
     values: torch.dtype | None = None
+    separates_experts: bool = False
+
+    @property
+    def stacks_experts(self) -> bool:
+        """Whether one tensor holds the weights of all experts of a layer."""
+        keeps = self.quant is None or self.quant.keeps_experts
+        return keeps and not self.separates_experts
 
     @property
     def is_plain(self) -> bool:
@@ -263,19 +278,19 @@ class UnquantizedLinearMethod:
         layer.weight.spec = ParamSpec(out_dim=0, in_dim=1)
 
     def process_weights_after_loading(self, layer: Linear) -> None:
-        if layer.weight.device.type != "cpu":
+        if not platform_of(layer.weight.device).is_host:
             return
         weight = layer.weight.to(self.kept_dtype(layer.weight))
         is_alone = is_multiplied(weight, weight.dtype)
-        is_small = weight.numel() < MIN_PACKED_ELEMENTS
         is_float = compute_dtype(weight.dtype, "cpu") == torch.float32
         if (is_float or is_alone) and native.can_run(weight) and native.can_pack(weight):
-            layer.blocks = native.pack(weight)
+            is_last = (is_alone or not is_small(weight)) and not hasattr(layer.weight, "has_rows")
+            layer.blocks = native.pack_in_place(weight) if is_last else native.pack(weight)
             if layer.bias is not None:
                 layer.bias.data = layer.bias.float()  # its sums are float32, whatever is multiplied
-        elif not (is_float and is_small) and can_pack(weight.dtype):
+        elif not (is_float and is_small(weight)) and can_pack(weight.dtype):
             layer.packed = pack(weight)
-        is_twice = not is_small and (layer.blocks is not None or layer.packed is not None)
+        is_twice = not is_small(weight) and (layer.blocks is not None or layer.packed is not None)
         # A new parameter, or none beside a packed one: a tied embedding keeps the old one.
         layer.weight = None if is_twice or is_alone else nn.Parameter(weight, requires_grad=False)
 
@@ -328,11 +343,31 @@ class Embedding(nn.Module):
         self.is_whole = self.parts == self.whole_parts
         self.weight = nn.Parameter(torch.empty(self.parts[0].output_size, hidden_size))
         self.weight.spec = ParamSpec(out_dim=0)
+        self.weight.has_rows = True  # that are read one by one: a tied head must not reorder them
 
     def forward(self, input_ids: Tensor) -> Tensor:
         if self.is_whole:
             return F.embedding(input_ids, self.weight)
         return cast(EmbeddingLayout, self.layout).lookup(input_ids, self.weight)
+
+
+class TiedEmbedding(nn.Module):
+    """An :class:`Embedding` that reads its rows from `blocks`, the packed weight of the head.
+
+    So a weight that both use is in memory once.
+    """
+
+    def __init__(self, blocks: Tensor) -> None:
+        super().__init__()
+        self.blocks, self.is_whole = blocks, True
+
+    @property
+    def weight(self) -> Tensor:
+        """All rows `[vocab, hidden]`: a copy, made each time."""
+        return native.unpack(self.blocks)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return native.unpack_rows(self.blocks, input_ids)
 
 
 class Linear(nn.Module):

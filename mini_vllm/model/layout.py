@@ -17,7 +17,7 @@ them one of its entries stands for (`ParamSpec`). So a slice of packed numbers i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -142,6 +142,31 @@ class Stage(NamedTuple):
         return layer in range(self.start, self.end)
 
 
+class ExpertPlacement(Protocol):
+    """Which experts of a layer are here, and how rows get to those that are not."""
+
+    num_physical: int
+    """Places of all ranks."""
+
+    @property
+    def local_experts(self) -> list[int]:
+        """The expert of each place that is here; a busy one may have several places."""
+
+    def to_places(self, ids: Tensor) -> Tensor:
+        """A place for each pair of token and expert `[T, k]`, on any rank."""
+
+    def own_tokens(self, x: Tensor) -> Tensor:
+        """The rows of `x` `[T, H]` that this rank takes care of."""
+
+    def gather(self, y: Tensor, num_tokens: int) -> Tensor:
+        """All ranks' results `[T, H]`, by this rank's share `y`."""
+
+    def exchange(
+        self, rows: Tensor, places: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Each row's result by the expert in its place, `[P, H] -> [P, H]`; `places` is sorted."""
+
+
 class Parallel(Protocol):
     """The layouts of one rank's layers; a method for each role that a layer can have."""
 
@@ -156,6 +181,9 @@ class Parallel(Protocol):
 
     def row(self) -> Layout:
         """Columns are divided; the partial sums are added."""
+
+    def experts(self, num_experts: int) -> ExpertPlacement | None:
+        """How a layer's experts are shared out; None: each rank has its part of every one."""
 
     def vocab(self, vocab_size: int) -> Layout:
         """Rows are divided; each part's logits are gathered."""
@@ -178,6 +206,9 @@ class Single:
 
     def row(self) -> Layout:
         return WHOLE
+
+    def experts(self, num_experts: int) -> None:
+        return None
 
     def vocab(self, vocab_size: int) -> Layout:
         return WHOLE

@@ -21,7 +21,7 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.quantized import FORMATS
 from mini_vllm.kernels import native
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.interface import IntermediateTensors, KVCacheSpec
+from mini_vllm.model.interface import FULL, IntermediateTensors, KVCacheSpec, LayerSpec
 from mini_vllm.model.layers import (
     PLAIN,
     Build,
@@ -59,6 +59,16 @@ class LlamaAttention(nn.Module):
         self.backend = build.attention()
         self.window = window
         self.scale = (args.query_pre_attn_scalar or self.head_dim) ** -0.5
+
+    @property
+    def layer_spec(self) -> LayerSpec:
+        """What this layer remembers."""
+        return FULL if self.window is None else LayerSpec("sliding_window", self.window)
+
+    @property
+    def cache_shape(self) -> tuple[int, int, int]:
+        """Planes, heads and width of the cache `[planes, blocks, block_size, heads, width]`."""
+        return 2, self.num_kv_heads, self.head_dim
 
     def norm_qk(self, qk: Tensor) -> Tensor:
         """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
@@ -179,7 +189,7 @@ class LlamaModel(nn.Module):
         rope = self.rotary(positions, x.dtype)
         layers = islice(self.layers, self.stage.start, self.stage.end)
         for index, (layer, kv_cache) in enumerate(zip(layers, kv_caches, strict=True)):
-            x, residual = layer(x, residual, rope, kv_cache, metadata)
+            x, residual = layer(x, residual, rope, kv_cache, metadata.of_layer(index))
             if deepstack is not None and index < len(deepstack):
                 x = x + deepstack[index]
         if not self.stage.is_last:
@@ -236,14 +246,22 @@ class LlamaForCausalLM(nn.Module):
 
     def kv_cache_spec(self) -> KVCacheSpec:
         stage, wanted = self.model.stage, self.kv_cache_dtype
-        first = self.model.layers[stage.start].self_attn
+        mixers = [layer.self_attn for layer in self.model.layers[stage.start : stage.end]]
+        layers = tuple(mixer.layer_spec for mixer in mixers)
+        shapes = {m.cache_shape for m in mixers if m.layer_spec.kind != "mamba"}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"the layers' caches have shapes {sorted(shapes)} (planes, heads, width); one pool "
+                "holds one shape"
+            )
+        planes, num_kv_heads, width = shapes.pop() if shapes else (1, 1, 1)
         dtype, pad_bytes = self.cache_dtype, 0
         if wanted in FORMATS:
             dtype, pad_bytes = torch.int8, FORMATS[wanted].pad_bytes
         elif wanted != "auto":
             dtype = getattr(torch, wanted)
-        shape = (stage.end - stage.start, first.num_kv_heads, first.head_dim)
-        return KVCacheSpec(*shape, dtype, pad_bytes)
+        shape = (len(mixers), num_kv_heads, width)
+        return KVCacheSpec(*shape, dtype, pad_bytes, planes, layers)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings `[T, H]` of `[T]` tokens, for a caller who replaces some of them."""
@@ -260,7 +278,8 @@ class LlamaForCausalLM(nn.Module):
         """Hidden states `[T, H]` of the flat batch; keys and values are written into `kv_caches`.
 
         `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer that is here,
-        `[2, num_blocks, block_size, Hkv, D]`. `extra` may hold `inputs_embeds` `[T, H]`, which
+        `[2, num_blocks, block_size, Hkv, D]`, and several share one whose layers remember
+        differently (`metadata.of_layer`). `extra` may hold `inputs_embeds` `[T, H]`, which
         then take the place of the embedded `input_ids`, and `deepstack` `[levels, T, H]`, of which
         level k is added behind layer k; or `intermediate`, what the stage before
         hands over. Every stage but the last returns what it hands over itself.

@@ -75,7 +75,7 @@ class LayerCall:
         )
 
     def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
-        """Whether a step is small enough, and nobody has a hand in what is done inside.
+        """Whether a step is small enough, and nothing outside takes part in what is done inside.
 
         Hooks have: a KV connector that works layer by layer hears of each so. Adapters may, if
         they are not of a kind that `cpu.cpp` knows.
@@ -112,10 +112,9 @@ class LayerCall:
         if slots != self.slots:
             structs = (native.Adapters() if each is None else each.struct for each in slots)
             self.slots, self.slot_structs = slots, (native.Adapters * len(slots))(*structs)
-        for each in slots:
-            if each is not None and not each.idle:
-                return self.slot_structs
-        return None
+        # All of a model share the mapping of a step, so the first answers for the others.
+        first = next((each for each in slots if each is not None), None)
+        return None if first is None or first.idle else self.slot_structs
 
 
 def linears_of(layer: Any) -> tuple[Linear, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.model.config_schema import OBJECT, Rule, check_entries, integer, is_integer, list_of
+from mini_vllm.model.config_rules import OBJECT, Rule, check_entries, integer, is_integer, list_of
 from mini_vllm.model.families import is_foreign, with_defaults
 
 MAX_SIZE = 2**24

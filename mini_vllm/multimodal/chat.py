@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 from mini_vllm.multimodal.media import MediaURL
 from mini_vllm.multimodal.processing import PLACEHOLDER
 
@@ -37,7 +37,7 @@ TEXT_PARTS = {
 def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
     """Messages whose content is text, and what stood for their pictures, in order.
 
-    Nothing is decoded or fetched here: whoever processes the prompt does that, and can refuse one
+    Nothing is decoded or fetched here: the input processor does that, and can refuse one
     prompt of many.
 
     Raises:
@@ -57,12 +57,16 @@ def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, A
 def check_messages(messages: Any) -> None:
     """Raises ValueError for what is no list of mappings; what they hold is looked at later."""
     if not isinstance(messages, list | tuple):
-        raise ValueError(f"messages is {show(messages)}; it must be a list")
+        raise RequestError(
+            f"messages is {show(messages)}; it must be a list", param="messages", value=messages
+        )
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise ValueError(
+            raise RequestError(
                 f"messages[{index}] is {show(message)}; it must be a mapping such as "
-                "{'role': 'user', 'content': '...'}"
+                "{'role': 'user', 'content': '...'}",
+                param="messages",
+                value=message,
             )
 
 

@@ -1,6 +1,6 @@
 """Pictures by address: data URLs, and the web sites and the folder that an engine may ask.
 
-Whoever may send a request could make this machine ask its own network. So nothing is fetched
+A client that may send a request could make this machine ask its own network. So nothing is fetched
 unless its site is listed, and no redirection is followed: a listed site could send us elsewhere.
 
 Source: vllm/multimodal/media/connector.py#L74-L399 (MediaConnector) @ v0.22.1

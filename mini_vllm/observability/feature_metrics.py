@@ -104,7 +104,7 @@ class LoRAProm:
         self.record(SchedulerStats(0, 0, 0.0, 0, 0))
 
     def record(self, stats: SchedulerStats) -> None:
-        self.gauge.clear()  # of what was so before nobody need know
+        self.gauge.clear()  # what was so before is not kept
         self.gauge.labels(
             max_lora=self.max_loras,
             waiting_lora_adapters=",".join(sorted(stats.waiting_lora_adapters)),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mini_vllm import platforms
 from mini_vllm.config.engine import known_keys
 from mini_vllm.errors import show
 
@@ -29,13 +30,10 @@ def profiled(path: Path | None) -> Iterator[None]:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"cannot write the trace to {path}; name a file in a folder that exists")
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as recording:
+    names = platforms.current_platform.profiler_activities
+    with profile(activities=[getattr(ProfilerActivity, name) for name in names]) as recording:
         yield
     recording.export_chrome_trace(str(path))
 

@@ -67,7 +67,7 @@ class EngineStats:
             self.tpot.append(tpot)
 
     def summary(self) -> dict[str, float]:
-        """The report's figures by name; times in seconds. Figures nobody measured are absent."""
+        """The report's figures by name; times in seconds. What was not measured is absent."""
         if not self.num_steps:
             return {}
         figures: dict[str, float] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.core.scheduler_output import SchedulerOutput, StopCause
 from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
 
@@ -36,7 +36,7 @@ class Policy(Scheduler):
         return StepPlan(token_budget, self.extensions)
 
     def fill(self, step: StepPlan) -> None:
-        """Enter into ``step`` whoever computes something in it."""
+        """Enter into ``step`` the requests that compute something in it."""
         raise NotImplementedError
 
     def prompt_limit(self) -> int:
@@ -54,7 +54,7 @@ class Policy(Scheduler):
     def _head(self) -> Request | None:
         """The request whose turn it is; those in front that wait for something else step aside.
 
-        None if nobody is waiting, or if admission is paused.
+        None if no request is waiting, or if admission is paused.
         """
         while self.waiting and self.pause_state == PauseState.UNPAUSED:
             request = self.waiting.peek_request()
@@ -89,9 +89,9 @@ class Policy(Scheduler):
         """
         num_slots = min(request.num_tokens + num_lookahead_tokens, self.max_model_len)
         if request.num_tokens > self.prompt_limit():
-            request.stop_reason = "prompt_limit"
+            request.stop_reason = StopCause.PROMPT_LIMIT
         elif num_slots > self.kv_cache_manager.capacity_in_tokens:
-            request.stop_reason = "kv_capacity"
+            request.stop_reason = StopCause.KV_CAPACITY
         else:
             return False
         status = RequestStatus.FINISHED_IGNORED

@@ -3,7 +3,7 @@
 This one is made for *documents*: short questions, and now and then a prompt of more than a thousand
 tokens. V1 serves in order of arrival, and a step takes as many tokens as the budget allows. So a
 question waits behind documents that came before it, and while a document is computed every step is
-long for everybody who makes tokens::
+long for all requests that make tokens::
 
     V1     | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
                                                    d: the next token of an answer
@@ -27,7 +27,7 @@ class Capstone(Scheduler):
     """V1's rules, with limits and an order of its own.
 
     It keeps every promise of :class:`~mini_vllm.core.scheduler.Scheduler`. It does not promise that
-    nobody is overtaken.
+    no request is overtaken.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Capstone(Scheduler):
             return config
         # A step of few tokens is short, so those who make tokens make them often. The price is
         # more steps for a long prompt, and what every step costs comes on top of each.
-        enough = max(96, config.max_num_seqs)  # a token for everybody
+        enough = max(96, config.max_num_seqs)  # a token for each request
         budget = min(config.max_num_batched_tokens, enough)
         return replace(config, max_num_batched_tokens=budget)
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step: as V1 does, with ``running`` and ``waiting`` in an order of its own."""
-        # Shortest first: whoever misses the fewest tokens computes first, and documents fill what
+        # Shortest first: who misses the fewest tokens computes first, and documents fill what
         # is left. So a long request waits while short ones keep coming.
         self.running.sort(key=_num_missing)
         in_order = sorted(self.waiting, key=_num_missing)

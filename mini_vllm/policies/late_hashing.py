@@ -1,4 +1,4 @@
-"""A KV cache manager that lets nobody find a block before it is computed."""
+"""A KV cache manager in which no lookup finds a block before it is computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mini_vllm.request import Request
 class LateHashing(KVCacheManager):
     """Blocks become findable when :meth:`publish` is called, not already when they are allocated.
 
-    So nobody finds a block of the same step: equal prompts that start together fill equal blocks
+    So no lookup finds a block of the same step: equal prompts that start together fill equal blocks
     side by side.
     """
 
@@ -19,7 +19,7 @@ class LateHashing(KVCacheManager):
     def publish(self, request: Request) -> None:
         """Make the full blocks of the request's computed tokens findable.
 
-        A block that somebody else has published, as a fork's source may have, is left as it is.
+        A block that another request has published, as a fork's source may have, is left as it is.
         """
         if not self.enable_caching:
             return

@@ -19,12 +19,12 @@ class Static(MinivLLM):
         r2                            P   d   d   came in step 2; a row is free from step 4
 
     A batch takes members as long as there are rows, and blocks for all that each of them may ever
-    write. So nobody is preempted, and most of that memory is never used. Prompts are computed
+    write. So no request is preempted, and most of that memory is never used. Prompts are computed
     whole, over several steps if the budget is short; tokens are made when the batch is complete.
     """
 
     _is_open = False
-    """Whether the batch still takes members: until the first step that admits nobody."""
+    """Whether the batch still takes members: until the first step that admits none."""
 
     def _admit_prompts(self, step: StepPlan) -> None:
         """Admit to the batch that is being formed; over several steps if the budget is short."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +59,7 @@ class QuantizationConfig(ABC):
     name: ClassVar[str]
     blocks: Collection[str] = ()
     rounds_tied_head: bool = False
+    keeps_experts: bool = False
     """See :class:`~mini_vllm.model.layers.QuantConfig`; a checkpoint's own format never does."""
     kv_cache_dtype: str | None = None
     """What "auto" means for the KV cache; None: the model's dtype."""
@@ -240,6 +241,25 @@ class Int8Config(QuantizationConfig):
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         return Int8OnlineLinearMethod()
+
+
+class Mxfp4Config(QuantizationConfig):
+    """Experts in mxfp4, all else in the model's dtype, as gpt-oss has it.
+
+    There is no product for it here: `moe/files.py` unpacks experts while they are loaded.
+
+    Source: vllm/model_executor/layers/quantization/mxfp4.py#L41-L92 (Mxfp4Config) @ v0.22.1.
+    """
+
+    name = "mxfp4"
+    keeps_experts = True
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        return cls()
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        return None
 
 
 class CompressedTensorsConfig(QuantizationConfig):
@@ -429,8 +449,37 @@ def check_names(key: str, names: Any) -> None:
 
 
 FORMATS: dict[str, type[QuantizationConfig]] = {
-    config.name: config for config in (AWQConfig, CompressedTensorsConfig, Fp8Config, GPTQConfig)
+    config.name: config
+    for config in (AWQConfig, CompressedTensorsConfig, Fp8Config, GPTQConfig, Mxfp4Config)
 }
+
+
+def register_quantization_config(
+    quantization: str,
+) -> Callable[[type[QuantizationConfig]], type[QuantizationConfig]]:
+    """A decorator for the class that reads checkpoints whose `quant_method` has this name: what a
+    general plugin uses.
+
+    Raises:
+        ValueError: if another class reads them, or it is no :class:`QuantizationConfig`.
+
+    Source: vllm/model_executor/layers/quantization/__init__.py#L59-L106
+    (register_quantization_config) @ v0.22.1. Difference: there the later one wins, with a warning.
+    """
+
+    def register(config: type[QuantizationConfig]) -> type[QuantizationConfig]:
+        if not issubclass(config, QuantizationConfig):
+            raise ValueError(f"{config.__name__} must be a subclass of QuantizationConfig")
+        if FORMATS.setdefault(quantization, config) is not config:
+            raise ValueError(
+                f"quantization {quantization!r} is read by {FORMATS[quantization].__name__} "
+                f"already; register {config.__name__} under another name"
+            )
+        return config
+
+    return register
+
+
 ONLINE: dict[str, QuantizationConfig] = {
     "fp8": Fp8Config(online=True),
     "fp8_per_tensor": Fp8Config(online=True),

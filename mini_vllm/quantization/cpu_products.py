@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mini_vllm.kernels import can_launch, native
 from mini_vllm.model.layers import Linear
+from mini_vllm.platforms import platform_of
 
 Int8Form = Literal["onednn", "native", "plain"]
 GROUPS = (256, 128, 64, 32)
@@ -32,7 +33,7 @@ def int8_form(weight: Tensor) -> Int8Form:
     Our own; without a compiler oneDNN's, if its product is exact; neither on a GPU, or where
     Triton's interpreter is to show its kernels.
     """
-    if weight.device.type != "cpu" or can_launch(weight):
+    if not platform_of(weight.device).is_host or can_launch(weight):
         return "plain"
     if native.can_multiply_int8(weight):
         return "native"
@@ -103,7 +104,7 @@ def hold_groups(
     size = group_size(columns, columns // scale.shape[1])
     kept = [None if part is None else as_float16(part) for part in (scale, shift)]
     is_known = size is not None and native.can_multiply_groups(rows, columns, size)
-    if numbers.device.type != "cpu" or not is_known or not all_fit(kept, (scale, shift)):
+    if not platform_of(numbers.device).is_host or not is_known or not all_fit(kept, (scale, shift)):
         return False
     repeats = columns // scale.shape[1] // cast(int, size)
     layer.scale, layer.shift = (

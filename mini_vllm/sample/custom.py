@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, TypeVar
 
 import torch
@@ -32,17 +34,39 @@ from mini_vllm.sampling_params import SamplingParams
 T = TypeVar("T")
 
 
+class MoveDirectionality(Enum):
+    """Whether a request leaves its row empty, or changes places with another.
+
+    Equal to vLLM's of the same name: its helpers compare with their own.
+    """
+
+    UNIDIRECTIONAL = auto()
+    SWAP = auto()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Enum) and other.name == self.name
+
+    __hash__ = Enum.__hash__
+
+
 @dataclass(frozen=True)
 class BatchUpdate:
-    """Who has left which row, and who is there now: (row, params, prompt ids, output ids).
+    """What has happened to the rows since the last step, in this order.
 
-    The list of output ids is the request's own: it grows with every step.
+    Attributes:
+        batch_size: rows that there are now.
+        removed: rows whose request has left.
+        added: requests that are new: (row, params, prompt ids, output ids). The list of output ids
+            is the request's own: it grows with every step.
+        moved: requests that have another row now: (from, to, whether the two change places).
+
+    Source: vllm/v1/sample/logits_processor/interface.py#L34-L57 (BatchUpdate) @ v0.22.1
     """
 
     batch_size: int
     removed: Sequence[int]
     added: Sequence[tuple[int, SamplingParams, Sequence[int], Sequence[int]]]
-    moved: Sequence[tuple[int, int, Any]] = ()
+    moved: Sequence[tuple[int, int, MoveDirectionality]] = ()
 
 
 class LogitsProcessor(ABC):
@@ -89,19 +113,19 @@ class AdapterLogitsProcessor(LogitsProcessor):
         """The function of a request; None if it needs none."""
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Keep the function of each row, by :func:`process_dict_updates`: a function may remember
+        something, so it is made once, when its request comes, and moves with the request."""
         process_dict_updates(self.req_info, batch_update, self._function)
 
     def _function(
         self, params: SamplingParams, prompt_ids: Sequence[int], output_ids: Sequence[int]
     ) -> _RequestFunction | None:
-        """A request that only has another row keeps its function, which may remember something."""
-        for known in self.req_info.values():
-            if known.output_ids is output_ids:
-                return known
         function = self.new_req_logits_processor(params)
         return None if function is None else _RequestFunction(function, prompt_ids, output_ids)
 
     def apply(self, logits: Tensor) -> Tensor:
+        """Call the function of each row that has one with the row's logits ``[V]``, and write its
+        result there, in place. Other rows are not touched. Returns ``logits`` ``[B, V]``."""
         for row, function in self.req_info.items():
             logits[row] = function(logits[row])
         return logits
@@ -129,23 +153,65 @@ def process_dict_updates(
 ) -> bool:
     """Keep what a processor knows of each row up to date; whether anything has changed.
 
+    None means that all rows stay. An update is read in this order:
+
+    - ``removed``: what is known of these rows is forgotten;
+    - ``added``: the row belongs to a new request, and ``new_state`` says what to know of it; what
+      was known of an earlier one is forgotten, also if that is None;
+    - ``moved``, one after the other: ``(a, b, direction)`` takes the request of row a, and all that
+      is known of it, to row b. With SWAP that of b goes to a, otherwise a is empty then, and what
+      was known of b is forgotten. A request of which nothing is known moves, too.
+
     Args:
-        req_entries: by row; changed.
+        req_entries: by row, for rows of which something is known; changed.
         new_state: of ``(params, prompt_ids, output_ids)`` what to know of a request, None: nothing.
 
     Source: vllm/v1/sample/logits_processor/builtin.py#L294-L332 (process_dict_updates) @ v0.22.1
     """
     if batch_update is None:
         return False
-    added = {
-        row: new_state(params, prompt_ids, output_ids)
-        for row, params, prompt_ids, output_ids in batch_update.added
-    }
-    before = dict(req_entries)
-    for row in (*batch_update.removed, *added):
+    before = {row: id(entry) for row, entry in req_entries.items()}
+    for row in batch_update.removed:
         req_entries.pop(row, None)
-    req_entries |= {row: entry for row, entry in added.items() if entry is not None}
-    return req_entries != before
+    for row, params, prompt_ids, output_ids in batch_update.added:
+        req_entries.pop(row, None)
+        if (entry := new_state(params, prompt_ids, output_ids)) is not None:
+            req_entries[row] = entry
+    for a, b, direction in batch_update.moved:
+        of_a, of_b = req_entries.pop(a, None), req_entries.pop(b, None)
+        if of_a is not None:
+            req_entries[b] = of_a
+        if of_b is not None and direction == MoveDirectionality.SWAP:
+            req_entries[a] = of_b
+    return before != {row: id(entry) for row, entry in req_entries.items()}
+
+
+def update_of(before: Sequence[SamplingRow], after: Sequence[SamplingRow]) -> BatchUpdate:
+    """What has happened to the rows of a batch. A request is known by its list of output ids.
+
+    Those that have left are removed, new ones take the first free rows, and then each row that has
+    the wrong request gets the right one: by a swap, or, where it is free, by a move.
+    """
+    wanted = [id(row.output_token_ids) for row in after]
+    known = [id(row.output_token_ids) for row in before]
+    removed = [row for row, key in enumerate(known) if key not in set(wanted)]
+    place = {key: row for row, key in enumerate(known) if row not in removed}
+    free = (row for row in itertools.count() if row not in place.values())
+    added = []
+    for key, (params, prompt_ids, output_ids, *_) in zip(wanted, after, strict=True):
+        if key not in place:
+            place[key] = next(free)
+            added.append((place[key], params, prompt_ids, output_ids))
+    moved = []
+    for row, key in enumerate(wanted):
+        if (source := place[key]) != row:
+            other = next((k for k, at in place.items() if at == row), None)
+            if other is not None:
+                place[other] = source
+            place[key] = row
+            kind = "UNIDIRECTIONAL" if other is None else "SWAP"
+            moved.append((source, row, MoveDirectionality[kind]))
+    return BatchUpdate(len(after), removed, added, moved)
 
 
 def load_classes(given: Sequence[str | type] | None) -> list[type]:
@@ -188,16 +254,12 @@ class CustomSampler(Sampler):
     def __init__(self, processors: Sequence[Any]) -> None:
         super().__init__()
         self.processors = list(processors)
-        self.num_rows = 0
+        self.rows: Sequence[SamplingRow] = ()
 
     def rows_changed(self, rows: Sequence[SamplingRow]) -> None:
         """Other requests are sampled now, or in other rows."""
-        added = [
-            (index, row.params, row.prompt_token_ids, row.output_token_ids)
-            for index, row in enumerate(rows)
-        ]
-        update = BatchUpdate(len(rows), list(range(self.num_rows)), added)
-        self.num_rows = len(rows)
+        update = update_of(self.rows, rows)
+        self.rows = rows
         for processor in self.processors:
             processor.update_state(update)
 

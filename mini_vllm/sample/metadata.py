@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mini_vllm.platforms import platform_of
+from mini_vllm.sample.filters import FILTERS
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -90,6 +92,8 @@ class SamplingMetadata:
     logit_bias: SparseBias | None
     stop_token_ban: StopTokenBan | None
     penalties: Penalties | None
+    filters: dict[str, Tensor] = field(default_factory=dict)
+    """``[B]`` float32 of each filter of :mod:`~mini_vllm.sample.filters` that some row uses."""
 
     @property
     def only_argmax(self) -> bool:
@@ -158,13 +162,14 @@ def make_sampling_metadata(
         logit_bias=_logit_bias(params, device),
         stop_token_ban=_stop_token_ban(batch, vocab_size, device),
         penalties=_penalties(batch, vocab_size, device),
+        filters=_filters(params, device),
     )
 
 
 def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     """A copy on the device that waits for nothing: a GPU fetches it from pinned memory when its
     turn comes. From other memory the copy would wait for all that the GPU has to do before."""
-    if torch.device(device).type == "cuda":
+    if platform_of(device).is_pin_memory_available:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
@@ -217,6 +222,17 @@ def _stop_token_ban(
     if not entries:
         return None
     return StopTokenBan(*on_device(torch.tensor(entries), device).unbind(1))
+
+
+def _filters(params: Sequence[SamplingParams], device: torch.device | str) -> dict[str, Tensor]:
+    """The values of the filters that some row uses; greedy rows need none."""
+    found: dict[str, Tensor] = {}
+    for name in FILTERS:
+        off = getattr(SamplingParams, name)
+        values = [off if p.is_greedy else getattr(p, name) for p in params]
+        if any(value != off for value in values):
+            found[name] = on_device(torch.tensor(values, dtype=torch.float32), device)
+    return found
 
 
 def _penalties(

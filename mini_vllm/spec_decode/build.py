@@ -40,18 +40,15 @@ class Drafter:
     kv_cache_spec: KVCacheSpec | None = None
 
 
-def load_drafter(
-    config: EngineConfig, target: LlamaForCausalLM, device: torch.device
-) -> Drafter | None:
-    """Load what the configured method guesses with; None without speculation.
+def load_drafter(config: EngineConfig, target: LlamaForCausalLM, device: torch.device) -> Drafter:
+    """Load what the configured method guesses with; speculation is on.
 
     Raises:
         ValueError: if it does not fit the target; the message has both sizes.
         FileNotFoundError: if there is no such model.
     """
     speculative = config.speculative
-    if speculative is None:
-        return None
+    assert speculative is not None
     _warn_of_small_budget(config, speculative.num_speculative_tokens)
     if speculative.method == "ngram":
         return Drafter()

@@ -55,7 +55,7 @@ class EagleHead(nn.Module):
         """Read ``config.json`` and the weights; on the target's device."""
         args = load_config(folder)
         device = target.model.norm.weight.device
-        own_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device.type)
+        own_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device)
         with device, default_dtype(own_dtype):
             head = cls(args, target, Build(backend)).requires_grad_(False).eval()
         load_weights(head, folder)  # type: ignore[arg-type]

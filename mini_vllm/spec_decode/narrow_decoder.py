@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_vllm.kernels import native
-from mini_vllm.model.layers import Embedding, RMSNorm
+from mini_vllm.model.layers import Embedding, RMSNorm, TiedEmbedding
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM, LlamaModel
 from mini_vllm.model.narrow import is_whole, matrix
 from mini_vllm.model.rope import RotaryEmbedding
@@ -77,9 +77,10 @@ class DecoderCall:
         if native.library() is None or not isinstance(model, LlamaForCausalLM):
             return False
         decoder, head = model.model, model.lm_head
-        made_of = (decoder, decoder.embed_tokens, decoder.rotary, decoder.norm)
+        made_of = (decoder, decoder.rotary, decoder.norm)
         return (
-            tuple(map(type, made_of)) == (LlamaModel, Embedding, RotaryEmbedding, RMSNorm)
+            tuple(map(type, made_of)) == (LlamaModel, RotaryEmbedding, RMSNorm)
+            and type(decoder.embed_tokens) in (Embedding, TiedEmbedding)
             and type(model).forward is LlamaForCausalLM.forward
             and type(model).compute_logits is LlamaForCausalLM.compute_logits
             and decoder.embed_tokens.is_whole
@@ -90,7 +91,7 @@ class DecoderCall:
         )
 
     def takes(self, num_tokens: int) -> bool:
-        """Whether a pass is small enough, and nobody has a hand in what is done inside."""
+        """Whether a pass is small enough, and nothing outside takes part in it."""
         return (
             num_tokens <= native.FEW_TOKENS
             and native.library() is not None

@@ -116,6 +116,12 @@ class StructuredOutputBackend(ABC):
             ValueError: for what cannot be compiled or is too large; the message says why.
         """
 
+    def compiled(
+        self, request_type: StructuredOutputOptions, grammar_spec: str
+    ) -> StructuredOutputGrammar | None:
+        """What `compile_grammar` would return, if that is known at once; else None."""
+        return None
+
     def is_large(self, request_type: StructuredOutputOptions, grammar_spec: str) -> bool:
         """Whether it may take long to compile, and others should not wait behind it."""
         return len(grammar_spec) > LARGE_SPEC

@@ -6,9 +6,11 @@ Source: vllm/v1/structured_output/request.py#L22-L74 (StructuredOutputRequest) @
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from mini_vllm.errors import Fault, RequestFailure
 from mini_vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
@@ -23,6 +25,7 @@ class StructuredOutputRequest:
 
     Attributes:
         params: the constraint.
+        wrap: makes of a compiled grammar the one that this request follows.
         submitted: seconds on the monotonic clock when its compilation was asked for.
     """
 
@@ -30,6 +33,7 @@ class StructuredOutputRequest:
     future: Future[StructuredOutputGrammar] | None = None
     submitted: float = 0.0
     _grammar: StructuredOutputGrammar | None = None
+    wrap: Callable[[StructuredOutputGrammar], StructuredOutputGrammar] | None = None
 
     @staticmethod
     def from_sampling_params(params: SamplingParams | None) -> StructuredOutputRequest | None:
@@ -53,18 +57,23 @@ class StructuredOutputRequest:
         if self._grammar is None:  # a future takes a lock each time that it is asked
             if self.future is None or not self.future.done() or self.future.cancelled():
                 return None
-            self._grammar = None if self.future.exception() else self.future.result()
+            if self.future.exception() is None:
+                grammar = self.future.result()
+                self._grammar = grammar if self.wrap is None else self.wrap(grammar)
         return self._grammar
 
     @property
-    def failure(self) -> str | None:
-        """Why it could not be compiled, if so. Never waits."""
+    def failure(self) -> RequestFailure | None:
+        """Why it could not be compiled, if so: a ValueError is the constraint's own fault. Never
+        waits."""
         if self._grammar is not None:
             return None
         if self.future is None or not self.future.done() or self.future.cancelled():
             return None
         error = self.future.exception()
-        return None if error is None else str(error)
+        if isinstance(error, ValueError):
+            return RequestFailure(str(error), "structured_outputs", Fault.REQUEST)
+        return None if error is None else RequestFailure(str(error))
 
 
 def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutputKey:

@@ -40,7 +40,7 @@ def encoder_cache_bytes(
     vision = model.config.vision
     assert vision is not None
     width = model.config.hidden_size * (1 + len(vision.deepstack_visual_indexes))
-    return num_rows * width * compute_dtype(model.dtype, device.type).itemsize
+    return num_rows * width * compute_dtype(model.dtype, device).itemsize
 
 
 def profile_encoder(

@@ -1,16 +1,14 @@
 """The tensors behind the blocks: how many fit, where they live, and copies between them.
 
 One tensor per layer, ``[2, num_blocks, block_size, num_kv_heads, head_dim]`` (0: keys, 1: values).
+Layers that remember differently share them: see :mod:`mini_vllm.worker.cache_layout`.
 """
 
 from __future__ import annotations
 
-import gc
 import math
 import mmap
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,59 +16,24 @@ from torch import Tensor
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.model.interface import KVCacheSpec
-
-CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
-"""vLLM's name for the GiB of a worker's KV cache on a CPU; `kv_cache_memory_bytes` goes first."""
+from mini_vllm.platforms import platform_of
+from mini_vllm.worker.cache_layout import CacheLayout
+from mini_vllm.worker.capacity import bytes_per_token, num_blocks_in
 
 
 def bytes_per_block(spec: KVCacheSpec, block_size: int) -> int:
-    """Bytes of one block over all layers: keys and values of ``block_size`` tokens."""
-    per_token = 2 * spec.num_kv_heads * spec.width * spec.dtype.itemsize
-    return spec.num_layers * block_size * per_token
+    """Bytes of ``block_size`` tokens over all layers that keep keys and values."""
+    return block_size * bytes_per_token(spec)
 
 
 def available_memory(device: torch.device, utilization: float) -> int:
-    """Bytes that a KV cache may take: ``utilization`` of the device, less what is in use now.
-
-    On a CPU, where the rest of the machine needs memory too, half of what is free at most.
-    """
-    if device.type == "cuda":
-        free, total = free_on_gpu(device)
-        return int(free - (1.0 - utilization) * total)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(free * min(utilization, 0.5))
+    """Bytes that a KV cache may take: ``utilization`` of the device, less what is in use now."""
+    return platform_of(device).available_memory(device, utilization)
 
 
 def reclaimable_memory(device: torch.device) -> int:
     """Bytes that could be had at most: all that is free, without a reserve for others."""
-    if device.type == "cuda":
-        return free_on_gpu(device)[0]
-    return max(host_memory(), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def free_on_gpu(device: torch.device) -> tuple[int, int]:
-    """Bytes of a GPU that are free, and all it has.
-
-    What torch keeps of an engine that is gone counts as used, and would be missing here: so the
-    objects that nobody holds any more are collected, and torch gives back what it keeps.
-
-    Source: vllm/v1/worker/gpu_worker.py#L294-L296 (Worker.init_device) @ v0.22.1
-    """
-    gc.collect()
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return int(free), int(total)
-
-
-def host_memory() -> int:
-    """Bytes of main memory that programs may still take, the file cache's too; all of it where
-    nobody tells."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return platform_of(device).reclaimable_memory(device)
 
 
 def check_sizes(config: EngineConfig, block_bytes: int, device: torch.device) -> None:
@@ -101,16 +64,8 @@ def given_memory(config: EngineConfig, device: torch.device) -> int | None:
     Raises:
         ValueError: for a VLLM_CPU_KVCACHE_SPACE that is no number.
     """
-    space = os.environ.get(CPU_SPACE)
-    if config.cache.kv_cache_memory_bytes is not None or device.type != "cpu" or not space:
-        return config.cache.kv_cache_memory_bytes
-    try:
-        num_bytes = int(float(space) * 2**30)
-    except (ValueError, OverflowError):
-        num_bytes = 0
-    if num_bytes < 1:
-        raise ValueError(f"{CPU_SPACE} is {space!r}; it must be a number of GiB above 0, such as 4")
-    return num_bytes
+    given = config.cache.kv_cache_memory_bytes
+    return platform_of(device).kv_cache_space() if given is None else given
 
 
 def choose_num_blocks(
@@ -124,7 +79,8 @@ def choose_num_blocks(
 
     A number in the configuration is taken as it is. Otherwise: as many as fit the memory, but
     no more than all running requests could fill at full length. A drafter with a cache of its own
-    has as many blocks as the model.
+    has as many blocks as the model. What a request needs is counted as its layers remember: a
+    window needs blocks for itself and a step's tokens, however long the text.
 
     Args:
         memory: bytes for the cache; None: what the user gives, or what is free on the device now.
@@ -135,8 +91,10 @@ def choose_num_blocks(
 
     Source: vllm/v1/core/kv_cache_utils.py#L691-L728 (_check_enough_kv_cache_memory) @ v0.22.1
     """
-    specs = [spec] if drafter is None else [spec, drafter]
-    block_bytes = sum(bytes_per_block(one, config.cache.block_size) for one in specs)
+    layout = CacheLayout.of(spec, config)
+    block_bytes = layout.block_bytes
+    if drafter is not None:
+        block_bytes += bytes_per_block(drafter, config.cache.block_size)
     check_sizes(config, block_bytes, device)
     if config.cache.num_gpu_blocks is not None:
         return config.cache.num_gpu_blocks
@@ -147,13 +105,14 @@ def choose_num_blocks(
         memory = shared_memory(
             config, device, available_memory(device, config.cache.gpu_memory_utilization)
         )
-    blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
-    most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    num_blocks = min(memory // block_bytes, most_useful)
-    needed = 2 if config.fits_max_model_len else 1 + blocks_per_request
+    wanted = config.scheduler.max_model_len
+    most_useful = 1 + layout.most_blocks(config)
+    num_blocks = min(num_blocks_in(memory, block_bytes), most_useful)
+    length = layout.longest_sequence(layout.peak_blocks(1, config), config)
+    length = min(wanted, length) if config.fits_max_model_len else wanted
+    needed = 1 + layout.peak_blocks(length, config)
     if num_blocks < needed:
-        longest = (num_blocks - 1) * config.cache.block_size
-        length = min(config.scheduler.max_model_len, (needed - 1) * config.cache.block_size)
+        longest = layout.longest_sequence(max(num_blocks - 1, 0), config)
         lower = f"lower max_model_len to at most {longest}, or " if longest > 0 else ""
         whose = "were given for" if given is not None else "are free for"
         raise ValueError(
@@ -172,7 +131,8 @@ def choose_num_blocks(
 
 def shared_memory(config: EngineConfig, device: torch.device, num_bytes: int) -> int:
     """One worker's share of a device's memory; all of an engine's live in the same main memory."""
-    return num_bytes // config.parallel.num_workers if device.type == "cpu" else num_bytes
+    is_shared = platform_of(device).is_host
+    return num_bytes // config.parallel.num_workers if is_shared else num_bytes
 
 
 def how_to_hold(
@@ -188,9 +148,10 @@ def how_to_hold(
         )
     if cache.num_gpu_blocks is not None:
         return f"set num_gpu_blocks to at least {num_blocks}"
-    if given_memory(config, device) is not None or device.type == "cpu":
+    info = platform_of(device).mem_get_info(device)
+    if given_memory(config, device) is not None or info is None:
         return f"set kv_cache_memory_bytes to at least {needed}"
-    unused, total = free_on_gpu(device)
+    unused, total = info
     utilization = math.ceil(100 * (1.0 - (unused - needed) / total)) / 100
     return f"set gpu_memory_utilization to at least {min(utilization, 1.0)}"
 
@@ -209,6 +170,7 @@ class KVCache:
         spec: the model's KV shape.
         num_blocks: blocks on the device, the null block included.
         num_host_blocks: blocks in host memory to swap to; V1 needs none.
+        layout: how layers share the tensors; None: each has its own.
     """
 
     def __init__(
@@ -218,20 +180,31 @@ class KVCache:
         block_size: int,
         device: torch.device,
         num_host_blocks: int = 0,
+        layout: CacheLayout | None = None,
     ) -> None:
-        shape = (block_size, spec.num_kv_heads, spec.width)
-        layers = range(spec.num_layers)
-        self._pages: list[mmap.mmap] = []
-        self.layers = [self._zeros((2, num_blocks, *shape), spec.dtype, device) for _ in layers]
+        layout = layout or CacheLayout.single(spec, block_size)
+        self.is_mixed = spec.keeps_states
+        """Whether a page may hold a state, in numbers of another kind."""
         cpu = torch.device("cpu")
-        self.host_layers = [
-            self._zeros((2, num_host_blocks, *shape), spec.dtype, cpu) for _ in layers
-        ]
+        self._pages: list[mmap.mmap] = []
+        self.tensors = self._make(layout, num_blocks, device)
+        self.layers = layout.views(self.tensors)
+        self.host_tensors = self._make(layout, num_host_blocks, cpu)
+
+    def _make(self, layout: CacheLayout, num_blocks: int, device: torch.device) -> list[Tensor]:
+        """A tensor for each position, in the shape that attention wants."""
+        spec, dtype = layout.spec, layout.spec.dtype
+        token = spec.num_kv_heads * spec.width * dtype.itemsize
+        shape: tuple[int, ...] = (layout.plane_bytes // token, spec.num_kv_heads, spec.width)
+        if all(layer.kind == "mamba" for layer in spec.layers) and spec.layers:
+            dtype, shape = torch.int8, (layout.plane_bytes,)
+        shape = (spec.planes, num_blocks, *shape)
+        return [self._zeros(shape, dtype, device) for _ in range(layout.num_positions)]
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Zeros; in main memory pages of a private mapping, for `torch.zeros` writes each."""
         num_bytes = math.prod(shape) * dtype.itemsize
-        if device.type != "cpu" or num_bytes == 0:
+        if not platform_of(device).is_host or num_bytes == 0:
             return torch.zeros(shape, dtype=dtype, device=device)
         pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._pages.append(pages)
@@ -244,17 +217,17 @@ class KVCache:
         """
         for pages in self._pages:
             pages.madvise(mmap.MADV_DONTNEED)  # the next use finds zeros in a new page
-        for layer in self._on_device():
-            layer.untyped_storage().resize_(0)
+        for tensor in self._on_device():
+            tensor.untyped_storage().resize_(0)
 
     def restore(self) -> None:
         """Take the memory again, zeroed."""
-        for layer in self._on_device():
-            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
-            layer.zero_()
+        for tensor in self._on_device():
+            tensor.untyped_storage().resize_(tensor.numel() * tensor.itemsize)
+            tensor.zero_()
 
     def _on_device(self) -> Iterator[Tensor]:
-        return (layer for layer in self.layers if layer.device.type != "cpu")
+        return (tensor for tensor in self.tensors if not platform_of(tensor.device).is_host)
 
     def scrub(self) -> None:
         """Replace NaN and infinities by 0.
@@ -262,25 +235,37 @@ class KVCache:
         A masked slot counts for nothing only while it is finite (-inf + NaN is NaN), so what a
         broken request has left in its blocks would break their next owner too. What is finite is
         read only, since writing would give every page of the pool its memory.
+
+        Where a page may hold a state nothing is done: a block is zeroed when it is handed out.
         """
-        for layer in (*self.layers, *self.host_layers):
-            if not layer.is_floating_point():  # bytes, of which none means such a number
+        if self.is_mixed:
+            return
+        for tensor in (*self.tensors, *self.host_tensors):
+            if not tensor.is_floating_point():  # bytes, of which none means such a number
                 continue
-            for part in layer.view(-1).split(SCRUBBED_AT_ONCE):
+            for part in tensor.view(-1).split(SCRUBBED_AT_ONCE):
                 if not part.sum(dtype=torch.float32).isfinite():
                     part.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
+    def zero(self, block_ids: Sequence[int]) -> None:
+        """Make blocks new: what a state has left there may be NaN as a key or a value, and a masked
+        slot counts for nothing only while it is finite."""
+        if block_ids:
+            ids = torch.tensor(block_ids)
+            for tensor in self.tensors:
+                tensor[:, ids.to(tensor.device)] = 0
+
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy ``(device block, host block)`` pairs to the host."""
-        _copy_blocks(self.layers, self.host_layers, pairs)
+        _copy_blocks(self.tensors, self.host_tensors, pairs)
 
     def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy ``(host block, device block)`` pairs to the device."""
-        _copy_blocks(self.host_layers, self.layers, pairs)
+        _copy_blocks(self.host_tensors, self.tensors, pairs)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy ``(source, destination)`` pairs on the device."""
-        _copy_blocks(self.layers, self.layers, pairs)
+        _copy_blocks(self.tensors, self.tensors, pairs)
 
 
 def _copy_blocks(

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_vllm.core.scheduler_output import ModelRunnerOutput
+from mini_vllm.platforms import platform_of
 from mini_vllm.worker.input_batch import InputBatch
 from mini_vllm.worker.sample_step import Drawn, PromptDrawn, report_drawn, report_prompts
 
@@ -48,12 +49,13 @@ class HostCopy:
 
     def __init__(self, drawn: Drawn | None, prompts: list[PromptDrawn], device: torch.device):
         self.event: Any = None
-        if device.type != "cuda":
+        streams = platform_of(device).streams
+        if streams is None:
             self._drawn, self._prompts = drawn, prompts
             return
         stream = copy_stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+        stream.wait_stream(streams.current_stream(device))
+        with streams.stream(stream):
             self._drawn = drawn and drawn.apply(lambda t: _to_host(t, stream))
             self._prompts = [one.apply(lambda t: _to_host(t, stream)) for one in prompts]
             self.event = stream.record_event()
@@ -74,7 +76,7 @@ _STREAMS: dict[torch.device, Any] = {}
 def copy_stream(device: torch.device) -> Any:
     """The stream of copies to the host; one for each device."""
     if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)
+        _STREAMS[device] = platform_of(device).streams.Stream(device)
     return _STREAMS[device]
 
 
@@ -88,7 +90,7 @@ class LateOutput:
 
     Args:
         result: what is known already; the rest comes with :meth:`get_output`.
-        drawn: what was sampled; None if nobody got a token.
+        drawn: what was sampled; None if no row got a token.
         prompts: log probabilities of prompts.
 
     Source: vllm/v1/outputs.py#L283-L293 (AsyncModelRunnerOutput) @ v0.22.1
@@ -195,5 +197,5 @@ class LateResults:
             self.on_their_way.popleft().settle()
 
     def clear(self) -> None:
-        """The steps were undone: nobody asks for what is on its way."""
+        """The steps were undone: what is on its way is dropped."""
         self.on_their_way.clear()

@@ -17,20 +17,18 @@ from torch import nn
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import cdiv
+from mini_vllm.platforms import platform_of
 from mini_vllm.sample.metadata import make_sampling_metadata
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.worker.cache_layout import CacheLayout
+from mini_vllm.worker.group_tables import show_no_request
 from mini_vllm.worker.kv_cache import KVCache
 
 
 def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
     """The most that ``run`` holds of a GPU at once, beside what is held already."""
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    run()
-    torch.cuda.synchronize(device)
-    return int(torch.cuda.max_memory_allocated(device) - before)
+    return platform_of(device).peak_bytes(run, device)
 
 
 def largest_step(limits: SchedulerConfig) -> list[int]:
@@ -46,13 +44,15 @@ def largest_step(limits: SchedulerConfig) -> list[int]:
 
 @torch.inference_mode()
 def run_step(
-    model: nn.Module, lengths: list[int], num_rows: int, block_size: int, device: torch.device
+    model: nn.Module, layout: CacheLayout, lengths: list[int], num_rows: int, device: torch.device
 ) -> None:
     """A forward pass over prompts of these lengths, and a random token for each of ``num_rows``."""
-    cache = KVCache(model.kv_cache_spec(), 1, block_size, device)
+    block_size = layout.block_size
+    cache = KVCache(layout.spec, 1, block_size, device, layout=layout)
     tables = [[0] * cdiv(length, block_size) for length in lengths]
     metadata = AttentionMetadata.from_lists(lengths, lengths, tables, block_size, device)
     metadata.slot_mapping.fill_(-1)
+    show_no_request(layout, metadata)
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])
     hidden = model(torch.zeros_like(positions), positions, cache.layers, metadata)
     logits = model.compute_logits(hidden[:1].expand(num_rows, -1).contiguous())

@@ -34,12 +34,16 @@ from mini_vllm.sample.metadata import on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
+from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_uniform_decode
+from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
 from mini_vllm.worker.late_results import LateOutput, LateResults
 from mini_vllm.worker.sample_step import PromptDrawn, SampleStep, report_drawn, report_prompts
-from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Speculator
+from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Pooling, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
+
+BROKEN = "the model produced NaN or infinite numbers in the prompt; check the weights and the dtype"
 
 
 @dataclass(slots=True)
@@ -86,11 +90,15 @@ class RunnerFrame(ABC):
         self.graphs: DecodeGraphs | None = None
         self.encoder_cache: dict[str, Tensor] = {}
         """What the encoder has made of images, by hash; the scheduler says what is kept."""
+        self.group_tables: GroupTables | None = None
+        """If the model's layers remember differently."""
         self.images: Images | None = None
         self.lora: Adapters | None = None
         self.connector: Connector | None = None
         self.speculator: Speculator | None = None
         self.pipeline: Pipeline | None = None
+        self.pooler: Pooling | None = None
+        """Of a model that embeds or classifies: then nothing is sampled."""
         self.late: LateResults | None = None
         """With results that come one step late: where the newest tokens are."""
         self._state: StepState | None = None
@@ -128,16 +136,22 @@ class RunnerFrame(ABC):
         self._recall_output(plan)
         self._append_known(plan)
         self._update_states(plan)
+        new_blocks = self.group_tables.update(plan) if self.group_tables is not None else []
         self._move_blocks(plan)
+        self.kv_cache.zero(new_blocks)
         self._state = state = StepState(plan, ModelRunnerOutput())
         if self.images is not None:
             self.images.update(plan)
+        if self.pooler is not None:
+            self.pooler.update(plan)
         if self.connector is not None:
             self.connector.begin(plan)
         if plan.num_scheduled_tokens:
             if self.speculator is not None:
                 self.speculator.write_drafts(plan)
             inputs = self._prepare_inputs(plan)
+            if self.group_tables is not None:
+                self.group_tables.apply(inputs)
             if self.late is not None:
                 inputs.input_ids = self.late.resolve(inputs.input_ids)
             if self.images is not None:
@@ -146,6 +160,8 @@ class RunnerFrame(ABC):
                 self.lora.map(inputs, state.result)
             state.inputs, state.hidden = inputs, self._forward(inputs)
             if state.hidden is not None:
+                if self.kv_cache.is_mixed:
+                    self._fail_broken(inputs, state.hidden, state.result)
                 state.prompts = self._prompt_logprobs(inputs, state.hidden)
             if self.speculator is not None:
                 self.speculator.spread_rows(plan, inputs)
@@ -167,7 +183,9 @@ class RunnerFrame(ABC):
         if inputs is None or hidden is None:
             return result
         report_prompts(state.prompts, result)
-        if len(inputs.sample_rows):
+        if self.pooler is not None:
+            self.pooler.pool(inputs, hidden, result)
+        elif len(inputs.sample_rows):
             logits = self._logits(state, inputs, hidden, masks)
             self._append_tokens(inputs.sample_rows, self._sample(inputs, logits, result))
         if self.speculator is not None:
@@ -199,6 +217,21 @@ class RunnerFrame(ABC):
             self.images.keep(state.result)
         return self.late.reserve(rows, drawn, state.prompts, state.result)
 
+    def _fail_broken(self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput) -> None:
+        """Fail requests whose state is not finite, as far as no token is sampled for them: the
+        sampler sees the others.
+
+        A state that is broken breaks all that follows, and those that find it in the cache.
+        The last token of a chunk has read it.
+        """
+        if len(inputs.sample_rows) == len(inputs.req_ids):
+            return
+        last = inputs.metadata.query_start_loc[1:].long() - 1
+        unsampled = torch.isin(last, inputs.logits_indices, invert=True)
+        broken = unsampled & ~hidden[last].isfinite().all(1)
+        for row in broken.nonzero().flatten().tolist():
+            result.failed[inputs.req_ids[row]] = BROKEN
+
     def _take_state(self) -> StepState:
         assert self._state is not None, "execute_model comes first"
         state, self._state = self._state, None
@@ -224,12 +257,16 @@ class RunnerFrame(ABC):
         self.requests = {i: self.requests[i] for i in req_ids if i in self.requests}
         self.batch.rows.clear()
         self.batch.req_id_to_row.clear()
+        if self.group_tables is not None:
+            self.group_tables.clear()
         self.use_processors(self.logits_processors)
         self._state = None
         if self.late is not None:
             self.late.clear()
         if self.images is not None:
             self.images.restart()
+        if self.pooler is not None:
+            self.pooler.restart(req_ids)
 
     def _rewind(self, plan: SchedulerOutput) -> None:
         """Forget what was sampled for requests whose step the scheduler has thrown away."""
@@ -299,11 +336,25 @@ class RunnerFrame(ABC):
     def _forward(self, inputs: StepInputs) -> Tensor | None:
         """Hidden states ``[T, H]``: by replaying a CUDA graph if there is one for this step."""
         step = (inputs.input_ids, inputs.positions, inputs.metadata)
-        if self.graphs is not None and not inputs.extra:
+        if self.graphs is not None and self._graph_mode(inputs, self.graphs) is CUDAGraphMode.FULL:
             hidden = self.graphs.replay(*step)
             if hidden is not None:
                 return hidden
         return self.run_model(*step, **inputs.extra)
+
+    def _graph_mode(self, inputs: StepInputs, graphs: DecodeGraphs) -> CUDAGraphMode:
+        """FULL if a recorded step of decodes serves this one; what else the model is called with
+        was not recorded."""
+        metadata, num_tokens = inputs.metadata, len(inputs.input_ids)
+        mode, _ = dispatch(
+            CUDAGraphMode.FULL_DECODE_ONLY,
+            graphs.buckets,
+            len(self.batch.token_ids),
+            num_tokens,
+            is_uniform_decode(num_tokens, metadata.num_reqs, metadata.max_query_len, 1),
+            disable_full=bool(inputs.extra),
+        )
+        return mode
 
     def run_model(
         self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, **extra: Tensor
@@ -339,14 +390,20 @@ class RunnerFrame(ABC):
             [num_tokens], [num_tokens], [null_blocks], batch.block_size, self.device
         )
         metadata.slot_mapping.fill_(-1)
+        if self.group_tables is not None:
+            show_no_request(self.group_tables.layout, metadata)
         positions = torch.arange(num_tokens, device=self.device)
         if self.lora is not None:
             self.lora.prepare_capture()
         hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
         if hidden is not None:
             self.model.compute_logits(hidden[-1:])
+        if self.kv_cache.is_mixed:
+            self.kv_cache.zero([0])  # which now holds a state
         if record is not None:
-            inputs = StaticInputs(max_num_reqs, max_model_len, batch.block_size, self.device)
+            sizes = (max_num_reqs, max_model_len, batch.block_size, self.device)
+            tables = self.group_tables
+            inputs = GroupedInputs(tables, *sizes) if tables else StaticInputs(*sizes)
             graphs = DecodeGraphs(self.run_model, inputs, make_buckets(max_num_reqs), record)
             graphs.capture()
             self.graphs = graphs

@@ -6,6 +6,7 @@ They are called in one order that can be read in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -63,6 +64,19 @@ class Connector(Protocol):
 
     def end(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
         """Wait for saves, and report in ``result`` what has arrived, left or failed."""
+
+
+class Pooling(Protocol):
+    """Makes an embedding or probabilities of prompts, in the place of next tokens."""
+
+    def update(self, plan: SchedulerOutput) -> None:
+        """Hear of new requests, and forget those that have ended."""
+
+    def pool(self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput) -> None:
+        """Report the prompts that this step completes in ``pooler_output``."""
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """An interrupted step was undone: all requests, these only, begin anew."""
 
 
 class Speculator(Protocol):

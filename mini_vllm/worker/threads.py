@@ -9,11 +9,11 @@ another program holds one of the cores, the others then spin until it lets go, a
 one busy neighbour makes a step twenty times slower, not twice. So `mini_vllm` asks for a short spin
 (GOMP_SPINCOUNT, see its `__init__`), after which a thread sleeps.
 
-Our own kernels need no such help: nobody waits for a thread of theirs that has no core (see
+Our own kernels need no such help: none waits for a thread of theirs that has no core (see
 `Helpers` in `kernels/cpu.cpp`).
 
 An engine in a process of its own has such a neighbour: the front end, which sends every token to
-somebody. Where steps are short and requests many, that is much work. There torch leaves a core to
+a client. Where steps are short and requests many, that is much work. There torch leaves a core to
 it, and our kernels take what is left of that core.
 """
 
@@ -46,7 +46,7 @@ class StepThreads:
 
     def __init__(self, wanted: int | None, hidden_size: int, most: int | None = None) -> None:
         now = torch.get_num_threads()
-        own = _at_start if now == _set_here else now  # somebody else's number is a wish
+        own = _at_start if now == _set_here else now  # a number that the user has set is a wish
         self.wanted, self.hidden_size, self.most = wanted, hidden_size, most or own
         self.leaves_a_core = False
         """Whether steps of many requests leave one core to a front end in another process."""

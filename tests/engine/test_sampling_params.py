@@ -168,6 +168,7 @@ def test_normal_forms():
     assert SamplingParams(logprobs=True).logprobs == 1
     assert SamplingParams(max_tokens=None, min_tokens=1000).max_tokens is None
     assert SamplingParams(stop_token_ids=[3, 3]).all_stop_token_ids == {3}
+    assert SamplingParams(stop_token_ids=[3], eos_token_ids=[1, 2]).all_stop_token_ids == {1, 2, 3}
     assert SamplingParams(prompt_logprobs=0).skip_reading_prefix_cache
     assert SamplingParams.from_dict({"logit_bias": {"7": -100}}).logit_bias == {7: -100}
 

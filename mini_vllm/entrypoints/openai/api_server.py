@@ -29,6 +29,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import mini_vllm
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
+from mini_vllm.entrypoints.anthropic.errors import AnthropicErrors
+from mini_vllm.entrypoints.anthropic.messages import count_tokens, create_messages
+from mini_vllm.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
 from mini_vllm.entrypoints.openai import dev, lora
 from mini_vllm.entrypoints.openai.bodies import DropTheRest, read_body
 from mini_vllm.entrypoints.openai.chat import create_chat_completion
@@ -56,11 +59,13 @@ from mini_vllm.entrypoints.openai.tokenization import (
     create_tokenize,
     tokenizer_info,
 )
+from mini_vllm.entrypoints.pooling.routes import GUARDED as OF_POOLING
+from mini_vllm.entrypoints.pooling.routes import ROUTES, check_task
 from mini_vllm.errors import show
 
 logger = logging.getLogger(__name__)
 
-GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", *dev.PATHS)
+GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", *OF_POOLING, *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
 NOT_COUNTED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
 """Paths that a monitor asks all the time: they would drown the clients' requests."""
@@ -110,6 +115,7 @@ def build_app(
     app.add_middleware(CountRequests, state=state)
     if api_keys:
         app.add_middleware(Authenticate, keys=api_keys, root_path=root_path)
+    app.add_middleware(AnthropicErrors, root_path=root_path)
     if allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -135,6 +141,7 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
             except ClientDisconnect:  # in the middle of its own request
                 return Response(status_code=CLIENT_GONE)
             try:
+                check_task(state, path)
                 work = serve(state, check_body(body, model), request.headers)
                 return await with_cancellation(request.receive, work)  # type: ignore[arg-type]
             except BaseException as error:
@@ -143,7 +150,7 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
                     return Response(status_code=CLIENT_GONE)
                 if not isinstance(error, Exception):
                     raise
-                # Raised on, what nobody foresaw would cost the client its connection, too.
+                # Raised on, an unforeseen error would cost the client its connection, too.
                 return answer_error(request, error)
 
         name = path.strip("/").replace("/", "_")
@@ -156,10 +163,14 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
     add("/v1/completions", CompletionRequest, create_completion)
     add("/v1/chat/completions", ChatCompletionRequest, create_chat_completion)
     add("/v1/responses", ResponsesRequest, create_response)
+    add("/v1/messages", MessagesRequest, create_messages)
+    add("/v1/messages/count_tokens", CountTokensRequest, count_tokens)
     add("/tokenize", TokenizeRequest, create_tokenize)
     add("/detokenize", DetokenizeRequest, create_detokenize)
     add("/v1/load_lora_adapter", LoadLoRARequest, lora.load)
     add("/v1/unload_lora_adapter", UnloadLoRARequest, lora.unload)
+    for path, (model, serve) in ROUTES.items():
+        add(path, model, serve)
 
 
 def _count_http(app: FastAPI, state: ServerState) -> None:
@@ -345,7 +356,7 @@ def _validation_error(error: ValidationError) -> APIError:
 
 
 class AnswerErrors:
-    """Answers what nobody foresaw: here, so that this answer passes the other layers, too."""
+    """Answers unforeseen errors: here, so that this answer passes the other layers, too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -397,17 +408,20 @@ class Authenticate:
         self.digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     def knows(self, headers: Headers) -> bool:
+        """Whether one is sent as OpenAI's clients do, or as Anthropic's (``x-api-key``)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        matches = [secrets.compare_digest(digest, known) for known in self.digests]
-        return scheme.lower() == "bearer" and any(matches)
+        sent = [token if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        digests = [hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() for key in sent]
+        compare = secrets.compare_digest
+        return any([compare(one, known) for one in digests for known in self.digests])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "OPTIONS":
             path = scope["path"].removeprefix(self.root_path)
             if path.startswith(GUARDED) and not self.knows(Headers(scope=scope)):
                 error = APIError(
-                    "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
+                    "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or "
+                    "'x-api-key: KEY'",
                     HTTPStatus.UNAUTHORIZED,
                 )
                 await error.response()(scope, receive, send)

@@ -26,11 +26,11 @@ BODY_SECONDS = 30.0
 """How long a body may take; larger ones have a second more for each ``BYTES_A_SECOND``."""
 BYTES_A_SECOND = 2**15
 REST_BYTES, REST_SECONDS = 8 * MAX_BODY_BYTES, 30.0
-"""How much is read, and for how long, of a body that nobody wants any more."""
+"""How much is read, and for how long, of a body that is not wanted any more."""
 HURRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)
 MOST_MARKS = {b",": 2**20, b":": 2**17, b"[": 2**17, b"{": 2**17}
 """What a body is made of: values, members, lists and objects. Each becomes an object of Python's,
-and while millions of them are made nobody else has a turn. One long text has few."""
+and while millions of them are made no other request has a turn. One long text has few."""
 
 
 async def read_body(request: Request) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class DropTheRest:
 
     What it still sends is read and dropped, up to ``REST_BYTES`` and ``REST_SECONDS``, between
     the last byte of the answer and its end, for the server hears nothing of a request after that.
-    Then the connection is closed: nobody can tell where the next request begins. Nothing is waited
+    Then the connection is closed: where the next request begins is not known. Nothing is waited
     for if the client has asked first (``Expect: 100-continue``), for it sends nothing more, nor if
     it was too slow already, nor during a shutdown.
     """

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -22,6 +23,11 @@ from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
+from mini_vllm.entrypoints.openai.reasoning_parser import (
+    ReasoningAnswerParser,
+    ReasoningParser,
+    beginning_of,
+)
 from mini_vllm.entrypoints.openai.required_tools import AnswerParser, join_news, parser_of
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
@@ -38,6 +44,7 @@ from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
+from mini_vllm.reasoning import Beginning
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 RENDER_ARGUMENTS = {
@@ -74,9 +81,27 @@ class ChatAnswer:
             return None
         return self.request.tool_choice or "auto"
 
+    @cached_property
+    def beginning(self) -> Beginning | None:
+        """Where the answer begins, of a model that thinks; else None."""
+        return beginning_of(self.state, self.request, self.stream.live.prompt_token_ids)
+
     def parser(self) -> AnswerParser:
         """A fresh one for each of ``n``."""
-        return parser_of(self.tool_choice, self.request.parallel_tool_calls)
+        answer = parser_of(self.tool_choice, self.request.parallel_tool_calls)
+        reasoning = self.reasoning_parser()
+        if reasoning is None:
+            return answer
+        return ReasoningAnswerParser(reasoning, answer, self.request.include_reasoning)
+
+    def reasoning_parser(self) -> ReasoningParser | None:
+        form = self.state.reasoning
+        if form is None or self.beginning is None:
+            return None
+        is_asleep = not self.state.engine.config.structured.enable_in_reasoning
+        if self.request.has_form and is_asleep:  # a grammar, which begins behind the end tag only
+            form = replace(form, call=None)
+        return ReasoningParser(form, self.beginning)
 
     def frame(self, kind: str) -> dict[str, Any]:
         return {
@@ -128,6 +153,9 @@ async def prepare_chat(
     token_ids = await prompt_of(state, request, wanted)
     token_ids = cut_prompt(state, token_ids, request, wanted)
     params = _params(state, request, wanted or room_for_output(state, len(token_ids)))
+    beginning = beginning_of(state, request, token_ids)
+    if beginning and isinstance(params, SamplingParams) and params.structured_outputs is not None:
+        params.structured_outputs.reasoning_ended = beginning is not Beginning.INSIDE
     if request.cache_salt is None and not images and not request.mm_processor_kwargs:
         return token_ids, params
     prompt: dict[str, Any] = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
@@ -203,7 +231,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
         special = bool(getattr(request, "add_special_tokens", False))
         return tokenizer.encode(text, add_special_tokens=special)
 
-    return await asyncio.to_thread(render)  # a long conversation takes its time: nobody waits
+    return await asyncio.to_thread(render)  # a long conversation takes its time: none waits
 
 
 def _params(
@@ -223,8 +251,9 @@ def _params(
         # Compact: white space is legal in JSON, and where small models lose their way.
         request.structured_outputs = {"json": schema, "disable_any_whitespace": True}
         request.response_format = None
-    if request.tools and request.tool_choice in (None, "auto"):
-        request.skip_special_tokens = False  # some models have tags of calls among these
+    has_tags = request.tools and request.tool_choice in (None, "auto")
+    if has_tags or state.reasoning is not None:
+        request.skip_special_tokens = False  # some models have their tags among these
     if request.use_beam_search:
         return request.beam_search_params(max_tokens)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
@@ -255,7 +284,7 @@ async def _whole(answer: ChatAnswer) -> Response:
 
 
 def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str, Any]:
-    content, calls, reason = _tool_calls(answer, completion)
+    content, reasoning, calls, reason = _parsed(answer, completion)
     if answer.echoed:
         content = answer.echoed + (content or "")
     message = {
@@ -266,7 +295,7 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
         "audio": None,
         "function_call": None,
         "tool_calls": [call.as_dict() for call in calls],
-        "reasoning": None,
+        "reasoning": reasoning,
     }
     return {
         "index": completion.index,
@@ -278,16 +307,18 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
     }
 
 
-def _tool_calls(
+def _parsed(
     answer: ChatAnswer, completion: CompletionOutput
-) -> tuple[str | None, list[ToolCall], str | None]:
-    """Content and calls of a finished completion, and why it has ended: a stream of one piece."""
+) -> tuple[str | None, str | None, list[ToolCall], str | None]:
+    """Content, reasoning and calls of a finished completion, and why it has ended: a stream of one
+    piece."""
     parser, reason = answer.parser(), completion.finish_reason
     news = join_news(parser.extract_streaming(completion.text), parser.finish())
-    content = news.get("content", "")
-    if parser.calls and answer.tool_choice == "auto":
+    content, reasoning = news.get("content", ""), news.get("reasoning")
+    if (parser.calls and answer.tool_choice == "auto") or reasoning is not None:
         content = content or None
-    return content, parser.calls, "tool_calls" if parser.are_whole and reason == "stop" else reason
+    reason = "tool_calls" if parser.are_whole and reason == "stop" else reason
+    return content, reasoning, parser.calls, reason
 
 
 # ---------------------------------------------------------------------- a streamed answer

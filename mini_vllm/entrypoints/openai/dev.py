@@ -1,7 +1,7 @@
-"""Routes for whoever works on the service itself: stop handing out tokens, and go on.
+"""Routes for operators of the service itself: stop handing out tokens, and go on.
 
 They exist only if ``VLLM_SERVER_DEV_MODE=1`` is set, for a client who may pause a server may stop
-it for everybody. With an API key they ask for it.
+it for all. With an API key they ask for it.
 
 Source: vllm/entrypoints/serve/rlhf/api_router.py#L30-L110 (pause_generation) @ v0.22.1
 """
@@ -83,7 +83,7 @@ def _add_pause(app: FastAPI, state: ServerState) -> None:
             raise APIError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}", param="mode")
         try:
             await engine.pause_generation(mode=mode, clear_cache=clear_cache)
-        except RuntimeError as error:  # somebody else has resumed it before it was complete
+        except RuntimeError as error:  # another client has resumed it before it was complete
             raise APIError(str(error), HTTPStatus.CONFLICT) from error
         return {"status": "paused"}
 

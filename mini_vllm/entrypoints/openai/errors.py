@@ -9,7 +9,6 @@ Source: vllm/entrypoints/openai/engine/protocol.py#L59-L67 (ErrorInfo) @ v0.22.1
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from http import HTTPStatus
 from typing import Any
@@ -18,9 +17,7 @@ import orjson
 from starlette.responses import Response
 
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
-from mini_vllm.errors import VLLMValidationError
-from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.structured_output.backend_types import StructuredOutputOptions
+from mini_vllm.errors import Fault, RequestError, RequestFailure
 
 _TYPES = {
     400: "BadRequestError",
@@ -35,23 +32,10 @@ _TYPES = {
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
 }
-_FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
-    "prompt",
-    "messages",
-    "top_logprobs",
-    "cache_salt",
-    "mode",
-    "level",
-    "data_parallel_rank",
+STATUS = {
+    Fault.REQUEST: HTTPStatus.BAD_REQUEST,
+    Fault.ENGINE: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-_CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
-_BLAMED = (
-    (_CONSTRAINTS, "structured_outputs"),
-    ("kv_transfer_params ", "kv_transfer_params"),
-    ("unknown repetition parameter ", "repetition_detection"),
-)
-OWN_FAULT = (*_CONSTRAINTS, "kv_transfer_params ", "no token is left to sample")
-"""How the engine begins to say that a request cannot be served as it is, whoever asks again."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -83,7 +67,7 @@ class APIError(Exception):
 
 
 def as_api_error(error: BaseException) -> APIError:
-    """What a client is told of an exception. Only mistakes of the client's are its fault.
+    """What a client is told of an exception. Its type decides, and never its words.
 
     Source: vllm/entrypoints/utils.py#L347-L403 (create_error_response) @ v0.22.1
     """
@@ -98,30 +82,17 @@ def as_api_error(error: BaseException) -> APIError:
         return APIError(message, HTTPStatus.NOT_IMPLEMENTED)
     if isinstance(error, (EngineDeadError, EngineGenerateError)):
         return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
-    if isinstance(error, VLLMValidationError):
-        return APIError(message, HTTPStatus.BAD_REQUEST, error.parameter)
+    if isinstance(error, RequestError):
+        return APIError(message, STATUS[error.fault], error.param)
     if isinstance(error, (ValueError, TypeError, OverflowError)):
-        return APIError(message, HTTPStatus.BAD_REQUEST, _param_in(message) or _blamed(message))
+        return APIError(message, HTTPStatus.BAD_REQUEST)
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def of_output(message: str) -> APIError:
-    """What a client is told of a request that the engine has given up: its own constraints may be
-    to blame, as is found out only when they are compiled or met, or KV of another prompt."""
-    is_own = message.startswith(OWN_FAULT)
-    status = HTTPStatus.BAD_REQUEST if is_own else HTTPStatus.INTERNAL_SERVER_ERROR
-    return APIError(message, status, _blamed(message))
-
-
-def _blamed(message: str) -> str | None:
-    """The field whose own words begin a message: that of a constraint, or of KV."""
-    return next((param for beginnings, param in _BLAMED if message.startswith(beginnings)), None)
-
-
-def _param_in(message: str) -> str | None:
-    """Our own messages begin with the field that they are about: "temperature is -1; ..."."""
-    match = re.match(r"([a-z_]+)(?:\[\d+\]\S*)? (?:is|has|holds) ", message)
-    return match.group(1) if match and match.group(1) in _FIELDS else None
+def of_output(failure: RequestFailure) -> APIError:
+    """What a client is told of a request that the engine has given up. The request itself may be to
+    blame: for a constraint that cannot be compiled or met, or KV of another prompt."""
+    return APIError(failure.message, STATUS[failure.fault], failure.param)
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

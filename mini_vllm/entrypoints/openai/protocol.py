@@ -11,16 +11,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, field_validator
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.errors import show
-from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import NUMBERS, BeamSearchParams, RequestOutputKind, SamplingParams
 
 MOST_STRINGS = {"stop": 16, "bad_words": 1024}
 MOST_CHARACTERS = 2**16
 """Longest lists of a request, and all their strings together. Words are spelled in tokens before
-anybody else has a turn."""
+any other request has a turn."""
 TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 """Each token of the vocabulary can be named once, so no such list needs to be longer."""
 MOST_COPIED = 2**18
@@ -31,12 +31,14 @@ CHARACTERS_A_VALUE = 64
 MOST_SALT = 2**10
 """Characters of ``cache_salt``, of which each completion has a copy, too."""
 MOST_COMPLETIONS = 2**11
-"""Of one prompt. All of them are let in or none, so nobody else has a turn until they are: 0.08 ms
+"""Of one prompt. All of them are let in or none, so no other has a turn until they are: 0.08 ms
 each."""
+OTHER_NAME = ("max_tokens", "logprobs")
+"""Numbers that completions and chats call and count differently."""
+SAME_NUMBERS = {name: each.plain for name, each in NUMBERS.items() if name not in OTHER_NAME}
 SAME_NAME = (
-    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
-    "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
-    "min_tokens", "prompt_logprobs", "skip_special_tokens", "logit_bias", "allowed_token_ids",
+    *SAME_NUMBERS, "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
+    "skip_special_tokens", "logit_bias", "allowed_token_ids",
     "bad_words", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget",
     "repetition_detection", "spaces_between_special_tokens",
 )  # fmt: skip
@@ -100,27 +102,21 @@ class StreamOptions(Lenient):
     continuous_usage_stats: bool | None = False
 
 
-class GenerationRequest(Lenient):
-    """What completions and chats have in common."""
+_fields: Any = {name: (kind | None, None) for name, kind in SAME_NUMBERS.items()}
+_Numbers: Any = create_model("_Numbers", __base__=Lenient, **_fields)
+
+
+class GenerationRequest(_Numbers):
+    """What completions and chats have in common, beside the numbers of sampling parameters."""
 
     model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
     seed: int | None = Field(default=None, ge=-INT64, le=INT64 - 1)
     stop: str | Many[str] | None = None
     stop_token_ids: Many[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: Many[int] | None = None
@@ -216,7 +212,9 @@ class GenerationRequest(Lenient):
         if form is not None:
             kind = form.get("type")
             if kind == "json_object":
-                wanted["json_object"] = True
+                # instructor and llama.cpp's clients put a schema beside it.
+                schema = form.get("schema")
+                wanted |= {"json_object": True} if schema is None else {"json": schema}
             elif kind == "json_schema":
                 given = form.get("json_schema")
                 schema = given.get("schema") if isinstance(given, dict) else None
@@ -371,6 +369,7 @@ class ChatCompletionRequest(GenerationRequest):
     add_special_tokens: bool = False
     documents: Many[dict[str, str]] | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool = True
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None

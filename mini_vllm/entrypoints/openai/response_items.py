@@ -103,18 +103,25 @@ def input_items(request: ResponsesRequest, known: Mapping[str, Item]) -> list[It
 
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
     """Items as messages. The assistant's calls in a row are one message, with the text beside
-    them: templates write the outputs of calls behind it."""
+    them: templates write the outputs of calls behind it. Reasoning belongs to what follows it."""
     messages: list[dict[str, Any]] = []
+    thought = ""
     for index, item in enumerate(items):
         kind = item.get("type") or "message"
         if kind == "reasoning":
-            continue  # no template of a model without a parser for it shows what was thought
+            thought += _thought(index, item)
+            continue
         message = _message(index, kind, item)
+        if thought and message["role"] == "assistant":
+            message["reasoning"] = thought
+        thought = ""
         last = messages[-1] if messages else {}
         has_calls = "tool_calls" in message or "tool_calls" in last
         if message["role"] == last.get("role") == "assistant" and has_calls:
             last["content"] = [*_parts(last["content"]), *_parts(message["content"])]
             last["tool_calls"] = last.get("tool_calls", []) + message.get("tool_calls", [])
+            if "reasoning" in message:
+                last["reasoning"] = last.get("reasoning", "") + message["reasoning"]
         else:
             messages.append(message)
     return messages
@@ -144,6 +151,21 @@ def _message(index: int, kind: Any, item: Item) -> dict[str, Any]:
         "'function_call_output', 'reasoning' or 'item_reference'",
         param="input",
     )
+
+
+def _thought(index: int, item: Item) -> str:
+    """The text of a reasoning item, or else of its summary.
+
+    Source: vllm/entrypoints/openai/responses/utils.py#L142-L237
+    (_construct_message_from_response_item) @ v0.22.1
+    """
+    parts = item.get("content") or item.get("summary") or []
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise APIError(
+            f"input[{index}].content is {show(parts)}; reasoning is a list of parts with a text",
+            param="input",
+        )
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 def _text(index: int, item: Item, name: str) -> str:

@@ -2,7 +2,7 @@
 
 ::
 
-    output:  message "I look."     function_call weather     message "I wait."
+    output:  reasoning "Hm."    message "I look."    function_call weather    message "I wait."
              └── items, one after the other: each ends before the next begins ──┘
 
 Source: vllm/entrypoints/openai/responses/serving.py#L140-L1576 (OpenAIServingResponses) @ v0.22.1
@@ -25,6 +25,7 @@ from mini_vllm.engine.async_llm import Stream
 from mini_vllm.entrypoints.openai.chat import ChatAnswer, chat_logprobs, prepare_chat
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
+from mini_vllm.entrypoints.openai.reasoning_parser import count_reasoning_tokens
 from mini_vllm.entrypoints.openai.required_tools import AnswerParser, TextParser
 from mini_vllm.entrypoints.openai.response_items import Item, chat_of, input_items
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
@@ -121,19 +122,24 @@ class Output:
             yield self._add(_message()), ""
 
     def _take(self, delta: dict[str, Any]) -> Iterator[tuple[int, str]]:
-        """What ends an open call stands behind its last piece."""
+        """What ends an open call stands behind its last piece, and reasoning before all else."""
         content, changes = delta.get("content", ""), delta.get("tool_calls", ())
+        yield from self._take_text("reasoning", delta.get("reasoning", ""))
         if self._is_open("function_call"):
-            yield from itertools.chain(self._take_calls(changes), self._take_content(content))
+            yield from itertools.chain(
+                self._take_calls(changes), self._take_text("message", content)
+            )
         else:
-            yield from itertools.chain(self._take_content(content), self._take_calls(changes))
+            yield from itertools.chain(
+                self._take_text("message", content), self._take_calls(changes)
+            )
 
-    def _take_content(self, content: str) -> Iterator[tuple[int, str]]:
-        if content:
-            if not self._is_open("message"):
-                self._add(_message())
-            self.items[-1]["content"][0]["text"] += content
-            yield len(self.items) - 1, content
+    def _take_text(self, kind: str, text: str) -> Iterator[tuple[int, str]]:
+        if text:
+            if not self._is_open(kind):
+                self._add(_message() if kind == "message" else _reasoning())
+            self.items[-1]["content"][0]["text"] += text
+            yield len(self.items) - 1, text
 
     def _take_calls(self, changes: Sequence[dict[str, Any]]) -> Iterator[tuple[int, str]]:
         for change in changes:
@@ -172,6 +178,17 @@ def _message() -> Item:
     }
 
 
+def _reasoning() -> Item:
+    return {
+        "id": f"rs_{uuid.uuid4().hex}",
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": ""}],
+        "encrypted_content": None,
+        "status": "in_progress",
+    }
+
+
 def _call(call: ToolCall) -> Item:
     return {
         "id": f"fc_{uuid.uuid4().hex}",
@@ -200,9 +217,10 @@ class _Answer:
         self.state, self.request, self.stream = state, request, stream
         self.id, self.model, self.items = id, model, items
         self.chat, self.params = chat, params
-        self.output = Output(ChatAnswer(state, chat, id, model, stream, "assistant").parser())
+        self.answer = ChatAnswer(state, chat, id, model, stream, "assistant")
+        self.output = Output(self.answer.parser())
         self.created = int(time.time())
-        self.num_tokens = 0
+        self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self._held: list[dict[str, Any]] = []  # logprobs of tokens without text yet
 
@@ -211,7 +229,7 @@ class _Answer:
         those of calls are not told."""
         found = chat_logprobs(self.chat, completion, self.state.vocabulary)
         self._held += found["content"] if found is not None else []
-        self.num_tokens += len(completion.token_ids)
+        self.token_ids += completion.token_ids
         self.finish_reason = completion.finish_reason
         is_last = completion.finish_reason is not None
         for place, piece in self.output.read(completion.text, is_last):
@@ -236,17 +254,22 @@ class _Answer:
             self.state.responses.add(body, self.items)
         return body
 
-    def body(self, status: str) -> dict[str, Any]:
-        """The response object; a limit that was reached makes it "incomplete"."""
-        num_prompt = len(self.stream.live.prompt_token_ids)
-        done = status != "in_progress"
-        usage = {
+    def _usage(self) -> dict[str, Any]:
+        num_prompt, num_output = len(self.stream.live.prompt_token_ids), len(self.token_ids)
+        parser, vocabulary, num_reasoning = self.answer.reasoning_parser(), self.state.vocabulary, 0
+        if parser is not None and vocabulary is not None:
+            num_reasoning = count_reasoning_tokens(parser, self.token_ids, vocabulary)
+        return {
             "input_tokens": num_prompt,
             "input_tokens_details": {"cached_tokens": self.stream.live.num_cached_tokens},
-            "output_tokens": self.num_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": num_prompt + self.num_tokens,
+            "output_tokens": num_output,
+            "output_tokens_details": {"reasoning_tokens": num_reasoning},
+            "total_tokens": num_prompt + num_output,
         }
+
+    def body(self, status: str) -> dict[str, Any]:
+        """The response object; a limit that was reached makes it "incomplete"."""
+        done = status != "in_progress"
         request = self.request
         is_cut = status == "incomplete"
         function = {"description": None, "parameters": None, "strict": None}
@@ -281,7 +304,7 @@ class _Answer:
             "truncation": request.truncation or "disabled",
             "user": request.user,
             "kv_transfer_params": None,
-            "usage": usage if done else None,
+            "usage": self._usage() if done else None,
         }
 
 
@@ -299,45 +322,52 @@ class _Events:
         return f"event: {kind}\n".encode() + sse_event(body)
 
     def begin(self, place: int, item: Item) -> Iterator[bytes]:
-        """An item that is still empty, and of a message its part."""
+        """An item that is still empty, and its part if it has one."""
         is_call = item["type"] == "function_call"
         empty: Item = {"arguments": ""} if is_call else {"content": []}
         yield self.of("response.output_item.added", output_index=place, item=item | empty)
         if not is_call:
-            part = item["content"][0] | {"text": "", "logprobs": None}
-            yield self.of("response.content_part.added", **_where(place, item), part=part)
+            part = item["content"][0] | {"text": ""}
+            part |= {"logprobs": None} if "logprobs" in part else {}
+            yield self.of(f"response.{_part(item)}.added", **_where(place, item), part=part)
 
     def delta(self, place: int, item: Item, piece: str, logprobs: list[Any]) -> Iterator[bytes]:
         if not piece:
             return
-        if item["type"] == "function_call":
-            kind = "response.function_call_arguments.delta"
-            yield self.of(kind, item_id=item["id"], output_index=place, delta=piece)
-        else:
-            kind = "response.output_text.delta"
-            yield self.of(kind, **_where(place, item), delta=piece, logprobs=logprobs)
+        kind, where = f"response.{TEXTS[item['type']]}.delta", _where(place, item)
+        more = {"logprobs": logprobs} if item["type"] == "message" else {}
+        yield self.of(kind, **where, delta=piece, **more)
 
     def end(self, place: int, item: Item) -> Iterator[bytes]:
         """An item that is whole, and before that the whole of what it holds."""
+        kind, where = f"response.{TEXTS[item['type']]}.done", _where(place, item)
         if item["type"] == "function_call":
-            yield self.of(
-                "response.function_call_arguments.done",
-                item_id=item["id"], output_index=place,
-                name=item["name"], arguments=item["arguments"],
-            )  # fmt: skip
+            yield self.of(kind, **where, name=item["name"], arguments=item["arguments"])
         else:
-            where, part = _where(place, item), item["content"][0]
-            yield self.of(
-                "response.output_text.done",
-                **where, text=part["text"], logprobs=part["logprobs"] or [],
-            )  # fmt: skip
-            yield self.of("response.content_part.done", **where, part=part)
+            part = item["content"][0]
+            more = {"logprobs": part["logprobs"] or []} if "logprobs" in part else {}
+            yield self.of(kind, **where, text=part["text"], **more)
+            yield self.of(f"response.{_part(item)}.done", **where, part=part)
         yield self.of("response.output_item.done", output_index=place, item=item)
 
 
+TEXTS = {
+    "message": "output_text",
+    "reasoning": "reasoning_text",
+    "function_call": "function_call_arguments",
+}
+"""What an item's text is called in its events."""
+
+
+def _part(item: Item) -> str:
+    """What an item's part is called in its events: that of reasoning as in vLLM."""
+    return "content_part" if item["type"] == "message" else "reasoning_part"
+
+
 def _where(place: int, item: Item) -> dict[str, Any]:
-    """The place of a message's part."""
-    return {"item_id": item["id"], "output_index": place, "content_index": 0}
+    """The place of an item, and of its part if it has one."""
+    where = {"item_id": item["id"], "output_index": place}
+    return where if item["type"] == "function_call" else where | {"content_index": 0}
 
 
 async def _stream(answer: _Answer) -> AsyncIterator[bytes]:

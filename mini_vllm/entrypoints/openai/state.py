@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 
@@ -17,12 +18,16 @@ from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.vocabulary import Vocabulary
 from mini_vllm.entrypoints.openai.errors import APIError, of_output
 from mini_vllm.entrypoints.openai.protocol import GenerationRequest
+from mini_vllm.entrypoints.openai.request_log import RequestLogger
 from mini_vllm.entrypoints.openai.response_store import ResponseStore
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestFailure, show
 from mini_vllm.inputs import PromptType, num_ids
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.param_checks import check_context
+from mini_vllm.pooling_params import PoolingParams
+from mini_vllm.reasoning import ReasoningFormat, reasoning_format
 from mini_vllm.sampling_params import SamplingParams
 
 BREATH = 0.005
@@ -53,7 +58,7 @@ class ServerState:
     Attributes:
         served_model_names: the first is what answers call the model.
         default_params: sampling parameters that the model's authors recommend.
-        draining: a shutdown has begun: nobody new is let in.
+        draining: a shutdown has begun: no new request is let in.
         num_in_flight: requests of clients that have not been answered whole.
     """
 
@@ -71,6 +76,8 @@ class ServerState:
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     enable_tokenizer_info_endpoint: bool = False
+    request_logger: RequestLogger | None = None
+    """Logs each request; None: none is."""
     loras: dict[str, LoRARequest] = field(default_factory=dict)
     """Adapters by the model name that selects them."""
     responses: ResponseStore = field(default_factory=ResponseStore)
@@ -85,6 +92,12 @@ class ServerState:
     def vocabulary(self) -> Vocabulary | None:
         """What tokens are called; None: the server works on token ids only."""
         return self.engine.output_processor.vocabulary
+
+    @cached_property
+    def reasoning(self) -> ReasoningFormat | None:
+        """How the model writes what it thinks; None: that is part of the text."""
+        name = self.engine.config.structured.reasoning_parser
+        return reasoning_format(name) if name else None
 
     @property
     def model_name(self) -> str:
@@ -127,7 +140,7 @@ class ServerState:
         self,
         request_id: str,
         prompts: Sequence[PromptType],
-        params: Sequence[SamplingParams],
+        params: Sequence[SamplingParams | PoolingParams],
         lora: LoRARequest | None = None,
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
@@ -147,10 +160,11 @@ class ServerState:
         total = sum(one.n for one in params)
         tokens = sum(one.n * num_ids(p) for p, one in zip(prompts, params, strict=True))
         self.engine.admission.check(total, tokens)
-        if params and params[0].structured_outputs is not None:
-            # Whoever reads a large constraint on the loop makes everybody wait; it is kept.
+        first = params[0] if params else None
+        if isinstance(first, SamplingParams) and first.structured_outputs is not None:
+            # A large constraint, read on the loop, would make all requests wait; it is kept.
             try:
-                await asyncio.to_thread(self.engine.input_processor.check_constraint, params[0])
+                await asyncio.to_thread(self.engine.input_processor.check_constraint, first)
             except ValueError as error:
                 raise APIError(str(error), param="structured_outputs") from error
         streams: list[Stream] = []
@@ -159,6 +173,8 @@ class ServerState:
             for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
                 await turns.pass_on()
                 name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
+                if self.request_logger is not None:
+                    self.request_logger.log_inputs(name, prompt, one, lora)
                 streams.append(
                     await self.engine.add_request(
                         name,
@@ -208,7 +224,7 @@ class ServerState:
         if "error" in reasons:
             if self.engine.errored:
                 raise EngineDeadError(self.engine.client.dead or "")
-            raise of_output(output.error or "the engine failed")
+            raise of_output(output.failure or RequestFailure("the engine failed"))
         if "abort" in reasons and self.draining:
             raise shutting_down()
 
@@ -315,7 +331,7 @@ def cut_prompt(
             keep = limits.max_model_len - max(num_output_tokens, 1)
         is_right = request.truncation_side == "right"
         token_ids = token_ids[:keep] if is_right else token_ids[max(len(token_ids) - keep, 0) :]
-    limits.check(token_ids, num_output_tokens)
+    check_context(limits.max_model_len, len(token_ids), num_output_tokens)
     return token_ids
 
 

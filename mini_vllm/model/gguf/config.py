@@ -18,7 +18,8 @@ from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.gguf import FLOATS, Array, GGUFFile, read_gguf
-from mini_vllm.model.config_schema import CONFIG, GENERATION_CONFIG, check_entries, one_of
+from mini_vllm.model.config_rules import check_entries, one_of
+from mini_vllm.model.config_schema import CONFIG, GENERATION_CONFIG
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

@@ -33,7 +33,7 @@ from mini_vllm.model.gguf.config import architecture
 
 BLOCKS = "qweight"
 """What stands for "weight" in the name of a tensor that is read as its blocks."""
-MAX_CHUNK_BYTES = 1 << 22
+MAX_CHUNK_BYTES = 1 << 19
 """So much of a file is turned into floats at a time."""
 
 BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
@@ -235,14 +235,21 @@ def split_blocks(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor, Tensor
     Returns:
         q `[N, K]`, int32 of 0 .. 15 or int8; scale and shift `[N, G]` float16.
     """
+    scale, shift, data = _fields(blocks, type_name)
+    if shift is None:
+        return data.view(torch.int8).flatten(1), scale, torch.zeros_like(scale)
+    return torch.cat((data & 15, data >> 4), -1).flatten(1).int(), scale, shift
+
+
+def _fields(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Scale and shift, float16, and the bytes of the numbers; None: nothing is added."""
     num_floats = 2 if type_name == "Q4_1" else 1  # d, or d and m
     head, data = blocks.split([2 * num_floats, blocks.shape[-1] - 2 * num_floats], dim=-1)
     floats = head.contiguous().view(torch.float16)
-    scale = floats[..., 0]
-    shift = floats[..., 1] if type_name == "Q4_1" else scale * -8
-    if BITS[type_name] == 8:
-        return data.contiguous().view(torch.int8).flatten(1), scale, torch.zeros_like(scale)
-    return torch.cat((data & 15, data >> 4), -1).flatten(1).int(), scale, shift
+    scale, shift = floats[..., 0], None
+    if BITS[type_name] == 4:
+        shift = floats[..., 1] if type_name == "Q4_1" else scale * -8
+    return scale, shift, data.contiguous()
 
 
 def dequantize(raw: Tensor, type_name: str) -> Tensor:
@@ -255,9 +262,16 @@ def dequantize(raw: Tensor, type_name: str) -> Tensor:
         return raw.view(FLOATS[type_name]).float()
     if type_name in BITS:
         block_bytes = next(kind.num_bytes for kind in TYPES.values() if kind.name == type_name)
-        q, scale, shift = split_blocks(raw.view(len(raw), -1, block_bytes), type_name)
-        groups = q.float().unflatten(1, (-1, GROUP)).mul_(scale.float()[..., None])
-        return groups.add_(shift.float()[..., None]).flatten(1)
+        blocks = raw.view(len(raw), -1, block_bytes)
+        scale, shift, data = _fields(blocks, type_name)
+        groups = torch.empty(*data.shape[:2], GROUP)
+        if BITS[type_name] == 8:
+            groups.copy_(data.view(torch.int8))
+        else:
+            groups[..., : GROUP // 2] = data & 15
+            groups[..., GROUP // 2 :] = data >> 4
+        groups.mul_(scale.float()[..., None])
+        return (groups if shift is None else groups.add_(shift.float()[..., None])).flatten(1)
     try:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize

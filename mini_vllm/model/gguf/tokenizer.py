@@ -81,16 +81,25 @@ def load_tokenizer(file: GGUFFile) -> Any:
 
     Raises ValueError that names the file, the key and what is allowed.
     """
-    from transformers import PreTrainedTokenizerFast  # takes seconds, so only when needed
+    return wrap(file, build_tokenizer(file))
 
-    tokenizer = build_tokenizer(file)
-    special = {name: tokenizer.id_to_token(i) for name, i in special_ids(file).items()}
+
+def wrap(file: GGUFFile, tokenizer: Tokenizer) -> Any:
+    """The tokenizer of the `transformers` kind around the one that `build_tokenizer` gave."""
+    from transformers import PreTrainedTokenizerFast  # takes a second, so only when needed
+
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
         chat_template=chat_templates(file),
-        **special,
+        **special_tokens(file, tokenizer),
     )
+
+
+def special_tokens(file: GGUFFile, tokenizer: Tokenizer) -> dict[str, str]:
+    """The tokens that have a role, by the role's name."""
+    named = {name: tokenizer.id_to_token(i) for name, i in special_ids(file).items()}
+    return {name: token for name, token in named.items() if token is not None}
 
 
 def chat_templates(file: GGUFFile) -> str | dict[str, str] | None:
@@ -131,10 +140,12 @@ def build_tokenizer(file: GGUFFile) -> Tokenizer:
             f"{file.path}: tokenizer.ggml.model is {show(kind)}; it must be 'gpt2' or 'llama'; "
             "pass tokenizer=FOLDER of the original model"
         )
-    tokenizer = _byte_level(file) if kind == "gpt2" else _sentencepiece(file)
-    _add_tokens(file, tokenizer)
+    texts = file.read_list("tokenizer.ggml.tokens", str)
+    types = _types(file, len(texts))
+    tokenizer = _byte_level(file, texts, types) if kind == "gpt2" else _sentencepiece(file, texts)
+    _add_tokens(tokenizer, texts, types)
     by_default = kind == "llama" or file.metadata.get("tokenizer.ggml.pre") in BEGINS_WITH_BOS
-    ids, texts = special_ids(file), _tokens(file)
+    ids = special_ids(file)
     single = ["$A"]
     if _flag(file, "add_bos_token", by_default) and "bos_token" in ids:
         single.insert(0, texts[ids["bos_token"]])
@@ -151,10 +162,6 @@ def _flag(file: GGUFFile, name: str, default: bool) -> bool:
     return file.get(f"tokenizer.ggml.{name}", bool, "true or false", default)
 
 
-def _tokens(file: GGUFFile) -> list[str]:
-    return file.read_list("tokenizer.ggml.tokens", str)
-
-
 def _types(file: GGUFFile, count: int) -> list[int]:
     """The type of each token; all are normal in a file that says nothing."""
     types = file.read_list("tokenizer.ggml.token_type", int, [1] * count)
@@ -166,7 +173,7 @@ def _types(file: GGUFFile, count: int) -> list[int]:
     return types
 
 
-def _byte_level(file: GGUFFile) -> Tokenizer:
+def _byte_level(file: GGUFFile, tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
     """BPE over the bytes of a text, each written as a visible character, as GPT-2's."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -176,7 +183,7 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
             f"{file.path}: tokenizer.ggml.pre is {show(pre)}; it must be one of "
             f"{', '.join(sorted(PRE_TOKENIZERS))}; pass tokenizer=FOLDER of the original model"
         )
-    vocab = {token: index for index, token in enumerate(_spelled(file))}
+    vocab = {token: index for index, token in enumerate(_spelled(tokens, types))}
     merges = [_pair(file, merge, vocab) for merge in file.read_list("tokenizer.ggml.merges", str)]
     takes_words = pre in BEGINS_WITH_BOS
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=takes_words))
@@ -191,18 +198,17 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
     return tokenizer
 
 
-def _spelled(file: GGUFFile) -> list[str]:
+def _spelled(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
     """The tokens, those that are merged in the alphabet of bytes: some fillers are not."""
     from tokenizers import pre_tokenizers
 
-    tokens = _tokens(file)
     alphabet, added = set(pre_tokenizers.ByteLevel.alphabet()), (CONTROL, USER_DEFINED)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return [
         token
         if kind in added or alphabet.issuperset(token)
         else "".join(piece for piece, _ in byte_level.pre_tokenize_str(token))
-        for token, kind in zip(tokens, _types(file, len(tokens)), strict=True)
+        for token, kind in zip(tokens, types, strict=True)
     ]
 
 
@@ -217,12 +223,11 @@ def _pair(file: GGUFFile, merge: str, vocab: dict[str, int]) -> tuple[str, str]:
     return left, right
 
 
-def _sentencepiece(file: GGUFFile) -> Tokenizer:
+def _sentencepiece(file: GGUFFile, tokens: Sequence[str]) -> Tokenizer:
     """BPE over characters, with bytes for those that are no tokens."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     arch = file.metadata.get("general.architecture")
-    tokens = _tokens(file)
     is_gemma = arch == "gemma3"
     if is_gemma:  # its file writes several spaces as such
         tokens = [WORD_BORDER * len(t) if " " in t and not t.strip() else t for t in tokens]
@@ -232,7 +237,8 @@ def _sentencepiece(file: GGUFFile) -> Tokenizer:
             _pair(file, merge, vocab) for merge in file.read_list("tokenizer.ggml.merges", str)
         ]
     else:  # Gemma's scores do not follow the order of its merges; its ids do
-        scores = [-float(index) for index in range(len(tokens))] if is_gemma else _scores(file)
+        count = len(tokens)
+        scores = [-float(index) for index in range(count)] if is_gemma else _scores(file, count)
         merges = merges_of(tokens, scores)
     unknown = special_ids(file).get("unk_token")
     tokenizer = Tokenizer(
@@ -262,9 +268,9 @@ def _sentencepiece(file: GGUFFile) -> Tokenizer:
     return tokenizer
 
 
-def _scores(file: GGUFFile) -> list[float]:
+def _scores(file: GGUFFile, count: int) -> list[float]:
     scores = file.read_list("tokenizer.ggml.scores", float)
-    if len(scores) != (count := len(_tokens(file))):
+    if len(scores) != count:
         raise ValueError(
             f"{file.path}: tokenizer.ggml.scores has {len(scores)} entries; it must have one for "
             f"each of the {count} tokens"
@@ -288,12 +294,10 @@ def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str,
     return [(left, right) for *_, left, right in found]
 
 
-def _add_tokens(file: GGUFFile, tokenizer: Tokenizer) -> None:
+def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:
     """Let control tokens and the user's own be found whole in a text, and not be merged."""
     from tokenizers import AddedToken
 
-    tokens = _tokens(file)
-    types = _types(file, len(tokens))
     tokenizer.add_tokens(
         [
             AddedToken(token, normalized=False, special=kind == CONTROL)

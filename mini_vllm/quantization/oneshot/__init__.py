@@ -22,7 +22,7 @@ from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import load_config, read_config
 from mini_vllm.model.layers import Linear, RMSNorm
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
-from mini_vllm.model.qwen3_moe import SparseMoE
+from mini_vllm.model.moe.layer import SparseMoE
 from mini_vllm.quantization.config import check_names, find_quantization
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import quantize_per_token
@@ -169,7 +169,9 @@ def load_original(source: Path) -> LlamaForCausalLM:
 
     args = load_config(source)
     with default_dtype(torch.float32):
-        model = resolve_model_class(args.architectures)(args, Build()).requires_grad_(False)
+        model = resolve_model_class(args.architectures)(
+            args, Build(separates_experts=True)
+        ).requires_grad_(False)
     load_parts(model, source)
     return model
 

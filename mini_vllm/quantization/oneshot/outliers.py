@@ -2,7 +2,7 @@
 
 Large models have channels a hundred times as loud as the others; the bundled one has not. Each
 norm's weight is multiplied in some channels, and the columns that read them are divided: every
-logit stays what it was, in float32. Whoever rounds meets loud activations.
+logit stays what it was, in float32. Rounding then meets loud activations.
 """
 
 from __future__ import annotations

@@ -12,16 +12,25 @@ from mini_vllm import (
     AsyncEngineArgs,
     AsyncLLM,
     AsyncLLMEngine,
+    ClassificationOutput,
+    ClassificationRequestOutput,
     CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
     EngineArgs,
     EngineDeadError,
     EngineGenerateError,
     LLMEngine,
+    PoolingOutput,
+    PoolingParams,
+    PoolingRequestOutput,
     PromptType,
     RepetitionDetectionParams,
     RequestOutput,
     RequestOutputKind,
     SamplingParams,
+    ScoringOutput,
+    ScoringRequestOutput,
     TextPrompt,
     TokensPrompt,
 )
@@ -188,6 +197,19 @@ class Quiet(LogitsProcessor):
 
 
 LLM("storyteller", logits_processors=[Quiet, "mine:Loud"])
+
+
+# ---------------------------------------------------------------- models that pool
+pool = LLM("embedder", runner="pooling")
+asked = PoolingParams(dimensions=8)
+vectors: list[EmbeddingRequestOutput] = pool.embed(["Once"], pooling_params=asked)
+vector: EmbeddingOutput = vectors[0].outputs
+classes: list[ClassificationRequestOutput] = pool.classify(["Once"])
+one: ClassificationOutput = classes[0].outputs
+scores: list[ScoringRequestOutput] = pool.score("Once", ["upon", "a time"])
+points: ScoringOutput = scores[0].outputs
+states: list[PoolingRequestOutput[PoolingOutput]] = pool.encode(["Once"], pooling_task="embed")
+print(vector.embedding, one.probs, points.score, states[0].outputs.data.shape)
 
 
 # ---------------------------------------------------------------- many callers

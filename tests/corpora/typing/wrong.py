@@ -14,7 +14,7 @@ from mini_vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 llm = LLM("storyteller")
 mini_vllm.LMM  # ✗ attr-defined reportAttributeAccessIssue
 llm.generat("Once")  # ✗ attr-defined reportAttributeAccessIssue
-llm.embed("Once")  # ✗ attr-defined reportAttributeAccessIssue
+llm.embedd("Once")  # ✗ attr-defined reportAttributeAccessIssue
 llm.config.schedular  # ✗ attr-defined reportAttributeAccessIssue
 llm.config.scheduler.max_num_seq  # ✗ attr-defined reportAttributeAccessIssue
 llm.config.scheduler_config.max_num_seq  # ✗ attr-defined reportAttributeAccessIssue
@@ -46,7 +46,7 @@ llm.chat([], tool=[])  # ✗ call-arg reportCallIssue
 LLM("storyteller", max_num_seqs="3")  # ✗ arg-type reportArgumentType
 LLM("storyteller", enable_lora=None)  # ✗ arg-type reportArgumentType
 LLM("storyteller", policy="lifo")  # ✗ arg-type reportArgumentType
-LLM("storyteller", runner="pooling")  # ✗ arg-type reportArgumentType
+LLM("storyteller", runner=1)  # ✗ arg-type reportArgumentType
 LLM("storyteller", speculative_config=3)  # ✗ arg-type reportArgumentType
 LLM("storyteller", scheduler_cls=3)  # ✗ arg-type reportArgumentType
 LLM(3)  # ✗ arg-type reportArgumentType

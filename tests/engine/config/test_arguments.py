@@ -11,7 +11,14 @@ import pytest
 
 from mini_vllm import LLM, AsyncEngineArgs, EngineArgs
 from mini_vllm.config.arguments import EngineOptions
-from mini_vllm.config.engine import FLAT_SECTIONS, LEFT_OPEN, WHOLE_SECTIONS, arguments
+from mini_vllm.config.engine import (
+    ARGUMENT_NAMES,
+    FLAT_SECTIONS,
+    LEFT_OPEN,
+    NESTED,
+    WHOLE_SECTIONS,
+    arguments,
+)
 from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED
 
 OPTIONS = typing.get_type_hints(EngineOptions)
@@ -21,12 +28,15 @@ ON_THEIR_OWN = {"disable_log_stats", "stream_interval"}
 
 
 def hint_of(name: str, section: str) -> Any:
-    hint = typing.get_type_hints(FLAT_SECTIONS[section])[name]
+    field = {flat: own for own, flat in ARGUMENT_NAMES.items()}.get(name, name)
+    hint = typing.get_type_hints(FLAT_SECTIONS[section])[field]
+    if name in NESTED:
+        return Mapping[str, Any] | str | hint
     return hint | None if name in LEFT_OPEN else hint
 
 
 WANTED = {name: hint_of(name, section) for name, section in arguments().items()}
-WANTED |= {"enable_lora": bool}
+WANTED |= {"enable_lora": bool, "reasoning_parser": str | None}
 WANTED |= {
     name: Mapping[str, Any] | str | section | None for name, (_, section) in WHOLE_SECTIONS.items()
 }

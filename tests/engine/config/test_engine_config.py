@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
 
 from mini_vllm.config import (
     EngineConfig,
+    EPLBConfig,
     KVTransferConfig,
     LoRAConfig,
     ModelConfig,
@@ -18,12 +20,19 @@ from mini_vllm.config import (
     SpeculativeConfig,
     StructuredOutputsConfig,
 )
-from mini_vllm.config.combinations import ARRIVES, FEATURES, ROWS, check
-from mini_vllm.config.engine import FLAT_SECTIONS, LEFT_OPEN, WHOLE_SECTIONS, arguments
+from mini_vllm.config.combinations import FEATURES, ROWS, check
+from mini_vllm.config.engine import (
+    ARGUMENT_NAMES,
+    FLAT_SECTIONS,
+    LEFT_OPEN,
+    WHOLE_SECTIONS,
+    arguments,
+)
 from mini_vllm.config.scheduler import FLAGS
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.engine.llm import LLM
 from mini_vllm.entrypoints.cli import build_parser
+from mini_vllm.model.families.table import LLAMA
+from mini_vllm.model.moe.args import MoEArgs
 from mini_vllm.policies import POLICIES
 
 
@@ -35,6 +44,7 @@ def test_every_section_has_a_place_and_every_argument_one_section() -> None:
     sections = {item.name for item in dataclasses.fields(EngineConfig)} - {"fits_max_model_len"}
     assert sections == {*FLAT_SECTIONS, *(name for name, _ in WHOLE_SECTIONS.values())}
     names = [item.name for cls in FLAT_SECTIONS.values() for item in dataclasses.fields(cls)]
+    names = [ARGUMENT_NAMES.get(name, name) for name in names]
     assert len(names) == len(set(names)) and set(arguments()) == set(names) - {"model"}
 
 
@@ -167,7 +177,8 @@ def test_the_command_line_has_an_option_for_every_argument() -> None:
 MODEL = dataclasses.make_dataclass(
     "Shape",
     [("num_attention_heads", int, 4), ("num_key_value_heads", int, 2),
-     ("intermediate_size", int, 64), ("num_hidden_layers", int, 3)],
+     ("intermediate_size", int, 64), ("num_hidden_layers", int, 3), ("moe", Any, None),
+     ("parts", Any, LLAMA)],
 )  # fmt: skip
 EVERYTHING = frozenset({"tp", "pp", "lora", "quantization", "compile"})
 WAYS: dict[str, dict[str, Any]] = {
@@ -193,8 +204,19 @@ WAYS: dict[str, dict[str, Any]] = {
     "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},
     "async_scheduling": {"async_scheduling": True},
+    "kv_events_config": {"kv_events_config": {"enable_kv_cache_events": True}},
+    "a quantised KV cache": {"kv_cache_dtype": "fp8"},
+    "num_lookahead_tokens > 0": {"num_lookahead_tokens": 1},
+    "disable_hybrid_kv_cache_manager": {"disable_hybrid_kv_cache_manager": True},
+    "runner='pooling'": {"runner": "pooling"},
 }
 """How to bring about each feature that a configuration has."""
+HAS = {
+    "images": "images",
+    "layers that keep a state": "states",
+    "layers that keep latents": "latents",
+}
+"""What makes a model bring about the others: a word of its `supports`,"""
 LACKS = {
     "a model without tensor parallelism": "tp",
     "a model without pipeline parallelism": "pp",
@@ -202,12 +224,7 @@ LACKS = {
     "a model in full precision only": "quantization",
     "a model that does not compile": "compile",
 }
-
-
-@pytest.fixture()
-def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No feature waits for its phase."""
-    monkeypatch.setattr("mini_vllm.config.combinations.ARRIVES", {})
+"""or the lack of one."""
 
 
 def refusal(row: Any) -> str:
@@ -218,8 +235,8 @@ def refusal(row: Any) -> str:
         options |= WAYS.get(side, {})
         if side in LACKS:
             supports.remove(LACKS[side])
-        elif side == "images":
-            supports.add("images")
+        elif side in HAS:
+            supports.add(HAS[side])
         elif side.startswith("a scheduler without"):
             scheduler_cls = POLICIES["vllm-v0"]
         else:
@@ -231,20 +248,17 @@ def refusal(row: Any) -> str:
     return ""
 
 
-@pytest.mark.usefixtures("everything_is_there")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.left} + {row.right}")
 def test_every_row_is_refused_with_its_reason_and_fix(row: Any) -> None:
     text = refusal(row)
     assert row.why in text and text.endswith(row.fix), text
 
 
-@pytest.mark.usefixtures("everything_is_there")
 @pytest.mark.parametrize("name", sorted(WAYS))
 def test_a_feature_alone_is_allowed(name: str) -> None:
     check(config(**WAYS[name]), MODEL(), EVERYTHING, Scheduler)
 
 
-@pytest.mark.usefixtures("everything_is_there")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -266,15 +280,45 @@ def test_sizes_that_cannot_be_shared_out(options: dict[str, Any], message: str) 
         check(config(tensor_parallel_size=4), MODEL(intermediate_size=6), EVERYTHING, Scheduler)
 
 
+def test_experts_that_cannot_be_shared_out() -> None:
+    whole = dict(tensor_parallel_size=4, enable_expert_parallel=True)
+    experts = MODEL(moe=MoEArgs(6, 2, 30))
+    with pytest.raises(ValueError, match="the model has no experts to share out; leave it out"):
+        check(config(**whole), MODEL(), EVERYTHING, Scheduler)
+    with pytest.raises(ValueError, match=r"num_experts=6 and .* with enable_eplb, 2 redundant"):
+        check(config(**whole), experts, EVERYTHING, Scheduler)
+    copies = dict(enable_eplb=True, eplb_config={"num_redundant_experts": 2})
+    check(config(**whole, **copies), experts, EVERYTHING, Scheduler)
+    with pytest.raises(ValueError, match="must divide the model's moe_intermediate_size=30; use 1"):
+        check(config(tensor_parallel_size=4), experts, EVERYTHING, Scheduler)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"enable_eplb": True}, "enable_eplb is True, and enable_expert_parallel is False"),
+        (
+            {"enable_eplb": True, "enable_expert_parallel": True},
+            "tensor_parallel_size is 1: one rank has all experts",
+        ),
+        (
+            {"eplb_config": '{"num_redundant_experts": 2}'},
+            "num_redundant_experts is 2, and enable_eplb is False",
+        ),
+        ({"eplb_config": {"step_intervall": 2}}, "eplb_config has no key 'step_intervall'"),
+        ({"eplb_config": {"window_size": 0}}, "window_size is 0; it must be at least 1"),
+        ({"eplb_config": {"use_async": True}}, "weights move between two steps; leave it out"),
+        ({"eplb_config": 3}, "eplb_config is 3; it must be an object or a EPLBConfig"),
+    ],
+)
+def test_settings_of_experts_that_mean_nothing(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        config(**options)
+    assert config(eplb_config={"communicator": "torch_gloo"}).parallel.eplb_config == EPLBConfig()
+
+
 def test_every_name_in_the_tables_is_a_feature() -> None:
     assert {side for row in ROWS for side in (row.left, row.right)} <= set(FEATURES)
-    assert set(ARRIVES) <= set(FEATURES)
-
-
-def test_what_is_not_there_yet_names_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ARRIVES, "enable_lora", 99)
-    with pytest.raises(ValueError, match="enable_lora arrives with phase 99"):
-        LLM("storyteller", skip_tokenizer_init=True, enable_lora=True)
 
 
 def test_the_plain_engine_is_allowed() -> None:

@@ -18,6 +18,7 @@ from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS
 from mini_vllm.config.vllm_names import AS_IT_IS, IGNORED
 from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.model.config_schema import CONFIG
+from mini_vllm.sample.filters import FILTERS
 from mini_vllm.sampling_params import BeamSearchParams
 
 ENGINE = Path(mini_vllm.__file__).parent
@@ -38,6 +39,10 @@ READ_BY_THEIR_SECTION = {
     "rejection_sample_method": "`draws_drafts` and the rates follow from it",
     "synthetic_acceptance_rates": "`synthetic_rates` are made of them",
     "synthetic_acceptance_length": "the rates are made of it",
+    "pooling_type": "one of the next two is made of it",
+    "logit_bias": "`logit_mean` is made of it",
+    "logit_scale": "`logit_sigma` is made of it",
+    "normalize": "`use_activation` is made of it",
 }
 """Fields that a property or a step of `mini_vllm.config` turns into what others read."""
 
@@ -70,6 +75,7 @@ def test_every_argument_is_read_by_something(section: str, name: str) -> None:
 def test_every_sampling_parameter_is_read_by_something(kind: Any) -> None:
     names = {item.name for item in dataclasses.fields(kind)} - ONE_VALUE.keys()
     names -= {"spaces_between_special_tokens"}  # nor does vLLM, with a fast tokenizer
+    names -= FILTERS.keys()  # each is read by its name; tests/engine/sample/test_filters.py looks
     assert not names - names_read("/sampling_params.py")
 
 

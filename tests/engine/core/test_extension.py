@@ -178,7 +178,7 @@ def test_a_waiting_request_that_can_never_be_ready_fails_alone() -> None:
     add(scheduler, make_request("a", 3), make_request("b", 3))
     (output,) = end_hopeless(scheduler)
     assert (output.request_id, output.finish_reason) == ("a", "error")
-    assert output.stop_reason == "the grammar does not compile"
+    assert str(output.failure) == "the grammar does not compile"
     assert step(scheduler).num_scheduled_tokens == {"b": 3}
     scheduler.check_integrity()
 

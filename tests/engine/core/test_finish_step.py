@@ -7,6 +7,7 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import LogprobsEntry, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.errors import RequestFailure
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
@@ -71,7 +72,8 @@ def test_a_reason_against_tokens_ends_only_their_request() -> None:
         scheduler, scheduler.schedule(), ModelRunnerOutput({"r0": [7], "r1": [8]})
     )
     ended, other = outputs
-    assert (ended.finish_reason, ended.stop_reason) == ("error", "the grammar refuses token 7")
+    assert (ended.finish_reason, ended.stop_reason) == ("error", None)
+    assert ended.failure == RequestFailure("the grammar refuses token 7")
     assert other.finish_reason is None and list(scheduler.requests) == ["r1"]
     scheduler.check_integrity()
 
@@ -95,7 +97,7 @@ def test_failed_requests_end_and_others_go_on() -> None:
     scheduler, _ = scheduler_of(3, 3)
     result = ModelRunnerOutput({"r1": [8]}, failed={"r0": "NaN"})
     failed, other = finish_step(scheduler, scheduler.schedule(), result)
-    assert (failed.request_id, failed.finish_reason, failed.stop_reason) == ("r0", "error", "NaN")
+    assert (failed.request_id, failed.finish_reason, str(failed.failure)) == ("r0", "error", "NaN")
     assert other.new_token_ids == [8]
 
 
@@ -113,5 +115,5 @@ def test_hopeless_requests_end_before_the_step() -> None:
     scheduler, spy = scheduler_of(3, 3)
     spy.hopeless = {"r1": "the grammar does not compile", "gone": "?"}
     (output,) = end_hopeless(scheduler)
-    assert (output.request_id, output.stop_reason) == ("r1", "the grammar does not compile")
+    assert (output.request_id, str(output.failure)) == ("r1", "the grammar does not compile")
     assert list(scheduler.requests) == ["r0"]

@@ -987,7 +987,7 @@ def test_a_failed_step_takes_its_blocks_out_of_the_prefix_cache() -> None:
     output = scheduler.schedule()
     assert output.num_scheduled_tokens == {"a": 3, "b": 3}
     results = scheduler.fail_requests(output, {"a": "NaN", "b": "NaN", "gone": "NaN"})
-    assert [(r.request_id, r.finish_reason, r.stop_reason) for r in results] == [
+    assert [(r.request_id, r.finish_reason, str(r.failure)) for r in results] == [
         ("a", "error", "NaN"),
         ("b", "error", "NaN"),
     ]

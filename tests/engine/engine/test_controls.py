@@ -157,7 +157,7 @@ def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(
             await asyncio.sleep(0)
             await engine.resume_generation()
             for pause in pauses:
-                with pytest.raises(RuntimeError, match="resumed before everybody who ran had come"):
+                with pytest.raises(RuntimeError, match="resumed before all running requests had"):
                     await pause
             assert engine.num_unfinished_requests == len(asking)
             assert not await engine.is_paused()
@@ -298,7 +298,7 @@ def test_several_engines_serve_a_second_loop() -> None:
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("encode", "neither embed nor classify"), ("update_weights", "a new engine of the folder")],
+    [("reward", "use encode"), ("update_weights", "a new engine of the folder")],
 )
 def test_methods_that_are_not_here_say_what_to_do(name: str, instead: str) -> None:
     engine = object.__new__(AsyncLLM)

@@ -50,7 +50,7 @@ def test_an_engine_that_is_ready_takes_requests(client: Client) -> None:
     def engine() -> None:
         output, listens = client._context.socket(zmq.PUSH), client._context.socket(zmq.PULL)
         output.connect(client.output)
-        info = EngineInfo(8, 8, 8, 8, "float32", 0)
+        info = EngineInfo(8, 8, 8, 8, 64, "float32", 0)
         output.send_multipart([MessageKind.READY.value, encode(info)])
         time.sleep(0.3)
         listens.connect(client.input)

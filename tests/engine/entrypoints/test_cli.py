@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.config.options import join_dotted, with_dashes
-from mini_vllm.entrypoints.cli import ELSEWHERE, _engine_options, build_parser, main
+from mini_vllm.entrypoints.cli import ELSEWHERE, build_parser, main
+from mini_vllm.entrypoints.cli_options import engine_options_of
 from mini_vllm.kernels import native
 
 SMALL = ["--num-gpu-blocks", "64", "--max-model-len", "256", "--dtype", "float32"]
@@ -251,7 +252,7 @@ def test_options_that_take_several_values() -> None:
 
 def test_short_names_of_parallel_sizes() -> None:
     args = build_parser().parse_args(["serve", "storyteller", "-tp", "2", "-pp=3", "-dp", "4"])
-    options = _engine_options(args)
+    options = engine_options_of(args)
     sizes = [options[f"{kind}_parallel_size"] for kind in ("tensor", "pipeline", "data")]
     assert sizes == [2, 3, 4]
 
@@ -267,7 +268,8 @@ def test_a_command_that_was_written_for_vllm() -> None:
     assert args.policy == "priority"
     assert with_dashes(["generate", "--", "--a_b"]) == ["generate", "--", "--a_b"]
     given = {"max_num_seqs": 4, "num_gpu_blocks": 64, "policy": "priority", "max_logprobs": 20}
-    assert _engine_options(args) == given and not hasattr(args, "no_effect")
+    given |= {"runner": "generate"}
+    assert engine_options_of(args) == given and not hasattr(args, "no_effect")
 
 
 def test_the_server_starts_by_its_module_as_many_guides_say(
@@ -293,17 +295,16 @@ def test_a_command_of_vllms_is_refused_by_its_name(
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--enable-expert-parallel", "is vLLM's, and not supported: experts of a layer stay"),
+        ("--all2all-backend=pplx", "is vLLM's, and not supported: rows travel by the exchanges"),
         ("--api-server-count=2", "--api-server-count is vLLM's, and not supported: one front end"),
         ("--max-lora-rangs", "unrecognized arguments: --max-lora-rangs"),
         ("--data-parallel-size-local", "is vLLM's, and not supported: replicas are made by"),
         ("--weight-transfer-config", "is vLLM's, and not supported: make a new engine"),
         ("--scheduler-cls", "use --scheduler path/to/file.py:ClassName"),
         ("-O3", "-O3 is vLLM's, and not supported: use compile_model=True"),
-        ("-ep", "-ep is vLLM's, and not supported: experts of a layer stay"),
+        ("--moe-backend=triton", "is vLLM's, and not supported: there is one product of experts"),
         ("--logprobs-mode=raw_logits", "logprobs_mode is 'raw_logits'; it must be 'raw_logprobs'"),
-        ("--runner=pooling", "runner is 'pooling'; it must be 'auto' or 'generate': models"),
-        ("--task=generate", "--task was vLLM's: models generate here; leave it out"),
+        ("--task=generate", "--task is vLLM's, and not supported: use runner='pooling', with"),
         (
             "--guided-decoding-backend",
             'use --structured-outputs-config \'{"backend": "xgrammar"}\'',

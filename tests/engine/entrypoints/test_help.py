@@ -20,7 +20,7 @@ COMMANDS = next(
     if isinstance(action, argparse._SubParsersAction)
 )
 assert COMMANDS is not None
-OF_THE_ENGINE = ["generate", "chat", "bench", "info", "serve", "demo", "break-even"]
+OF_THE_ENGINE = ["generate", "chat", "bench", "info", "serve", "demo", "break-even", "experts"]
 
 
 def screen(words: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -44,8 +44,7 @@ def client(server: Server) -> openai.OpenAI:
 
 
 NO_EFFECT = {
-    "user": "of the caller's own books",
-    "include_reasoning": "there is no reasoning parser", "return_prompt_text": "see /tokenize",
+    "user": "of the caller's own books", "return_prompt_text": "see /tokenize",
 }  # fmt: skip
 
 
@@ -113,6 +112,8 @@ FORM: dict[str, Any] = {"type": "json_schema", "name": "x", "schema": {"const": 
     [
         ("completions", {"structured_outputs": {"choice": ["7"]}}),
         ("completions", {"response_format": {"type": "json_schema", "json_schema": FORM}}),
+        ("completions", {"response_format": {"type": "json_object", "schema": FORM["schema"]}}),
+        ("chat/completions", {"response_format": {**FORM, "type": "json_object"}}),
         ("chat/completions", {"structured_outputs": {"choice": ["7"]}}),
         ("responses", {"structured_outputs": {"choice": ["7"]}}),
         ("responses", {"text": {"format": FORM}}),

@@ -22,6 +22,7 @@ from mini_vllm.entrypoints.openai.json_object import ObjectReader
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
 from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser, parse_tool_calls
+from mini_vllm.errors import Fault, RequestError
 from mini_vllm.model.checkpoint_files import load_tokenizer
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
@@ -286,17 +287,20 @@ def test_tools_that_may_not_be_used_are_shown_all_the_same(excludes: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("message", "param"),
+    ("error", "status", "param"),
     [
-        ("temperature is -1; it must be at least 0", "temperature"),
-        ("messages[0] has no role; add 'user'", "messages"),
-        ("messages[2].content holds the part 3", "messages"),
-        ("there is no adapter 'x'", None),
-        ("this has gone wrong", None),
+        (RequestError("it is -1", param="temperature", value=-1), 400, "temperature"),
+        (RequestError("it broke", param="temperature", fault=Fault.ENGINE), 500, "temperature"),
+        (ValueError("temperature is -1; it must be at least 0"), 400, None),
+        (RuntimeError("temperature is -1"), 500, None),
+        (NotImplementedError("no"), 501, None),
     ],
 )
-def test_an_error_blames_a_field_or_nobody(message: str, param: str | None) -> None:
-    assert as_api_error(ValueError(message)).param == param
+def test_an_errors_type_says_whose_fault_it_is(
+    error: Exception, status: int, param: str | None
+) -> None:
+    answer = as_api_error(error)
+    assert (answer.status, answer.param) == (status, param)
 
 
 def test_a_template_that_cannot_be_read_is_named_with_the_line() -> None:

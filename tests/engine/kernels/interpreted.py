@@ -129,6 +129,28 @@ def judge_errors() -> dict[str, float]:
     return errors
 
 
+def expert_errors() -> dict[str, float]:
+    """A layer's experts by the kernel, against rows sorted for plain torch."""
+    from mini_vllm.model.layers import PLAIN
+    from mini_vllm.model.moe.args import MoEArgs
+    from mini_vllm.model.moe.experts import Experts, StackedExperts
+
+    errors = {}
+    for name, args in {
+        "experts": MoEArgs(5, 2, 24, expert_bias=True, hidden_act="swigluoai"),
+        "experts-input": MoEArgs(5, 3, 20, "topk_sigmoid"),
+    }.items():
+        layer = StackedExperts(40, args, PLAIN, "e").requires_grad_(False)
+        for parameter in layer.parameters():
+            parameter.normal_(0, 0.2)
+        k = args.num_experts_per_tok
+        x, weights = torch.randn(21, 40), torch.rand(21, k)
+        ids = torch.rand(21, 5).topk(k).indices
+        error = layer(x, weights, ids) - Experts.forward(layer, x, weights, ids)
+        errors[name] = error.abs().max().item()
+    return errors
+
+
 def engine() -> dict[str, list[list[int]]]:
     """Greedy tokens of the bundled draft model through the kernels, launched and replayed."""
     params = SamplingParams(temperature=0, max_tokens=4)
@@ -149,4 +171,4 @@ if __name__ == "__main__":
         print(json.dumps(engine()))
     else:
         errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
-        print(json.dumps(errors | judge_errors()))
+        print(json.dumps(errors | judge_errors() | expert_errors()))

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,8 +20,10 @@ from torch import Tensor
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import CpuAttention, PagedTokens
 from mini_vllm.attention.reference import ReferenceAttention
+from mini_vllm.core.scheduler_output import GrammarOutput
 from mini_vllm.kernels import native
 from mini_vllm.model import layers, rope
+from mini_vllm.structured_output.utils import apply_grammar_bitmask
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
 ALONE = pytest.mark.parametrize("helpers", [0], indirect=True, ids=["alone"])
@@ -435,3 +438,25 @@ def test_a_tokens_product_does_not_depend_on_its_company(dtype: torch.dtype) -> 
     for num_tokens in range(1, len(x) + 1):
         together = native.linear(x[:num_tokens], blocks, None)
         assert torch.equal(together, alone[:num_tokens])
+
+
+@needs_compiler
+@ALONE
+@pytest.mark.parametrize("vocab_size", [5, 64, 70])
+def test_masks_forbid_what_pytorch_forbids(
+    vocab_size: int, without_library: Callable[[], None]
+) -> None:
+    """In rows that lie apart and in any order; tokens behind the last word are forbidden, too."""
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 2), dtype="<i4")
+    words[1] = -1, 0
+    masks = GrammarOutput({"c": (2, 1), "a": (0, 2)}, words.tobytes())
+    wide = torch.randn(5, 80)
+
+    def compute() -> Tensor:
+        logits = wide.clone()[:, :vocab_size]
+        apply_grammar_bitmask(logits, masks, ["a", "free", "b", "c"], [2, 1, 1, 1])
+        return logits
+
+    fast, plain = both(compute, without_library)
+    assert torch.equal(fast, plain) and fast[2:4].isfinite().all()
+    assert fast[1, : min(vocab_size, 32)].isfinite().all() and not fast[1, 32:].isfinite().any()

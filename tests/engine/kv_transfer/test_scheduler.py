@@ -200,7 +200,7 @@ def test_policy_fail_ends_the_request_and_says_why() -> None:
     engine.step()
     engine.step(invalid=engine.blocks("a")[1:2])
     assert engine.outputs["a"][-1].finish_reason == "error"
-    assert "12 prompt tokens" in str(engine.outputs["a"][-1].stop_reason)
+    assert "12 prompt tokens" in str(engine.outputs["a"][-1].failure)
     assert engine.scheduler.held == ["a"]
     engine.step(received=["a"])
     assert engine.num_free == 64 - len(engine.blocks("b"))

@@ -204,7 +204,7 @@ def test_missing_entry(key: str, config: dict[str, Any], tmp_path: Path) -> None
         ),
         (
             {"rope_parameters": {"rope_type": "yarn", "beta_fast": 1, "beta_slow": 32}},
-            "rope_parameters.beta_fast is 1; it must be above beta_slow, which is 32",
+            "rope_parameters.beta_fast is 1; it must be at least beta_slow, which is 32",
         ),
     ],
 )  # fmt: skip

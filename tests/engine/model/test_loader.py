@@ -14,9 +14,9 @@ from torch import Tensor
 
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.families import known
 from mini_vllm.model.layers import weights_dtype
 from mini_vllm.model.loader import checkpoint_names, weight_targets
-from mini_vllm.model.registry import MODELS
 
 CONFIG: dict[str, Any] = dict(
     architectures=["Qwen3ForCausalLM"],
@@ -183,7 +183,7 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
         (
             dict(architectures=["GPT2LMHeadModel"]),
             "architecture ['GPT2LMHeadModel'] is not supported; supported are "
-            f"{sorted(MODELS)}; the nearest is ",
+            f"{sorted(known())}; the nearest is ",
         ),
         (dict(architectures=[]), "architecture [] is not supported"),
         (dict(hidden_size=None), "config.json: hidden_size is None; it must be an integer"),

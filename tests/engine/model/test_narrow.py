@@ -16,6 +16,7 @@ from mini_vllm.kernels import native
 from mini_vllm.lora.checkpoint import LoRAPair
 from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
+from mini_vllm.lora.slots import slot_dtype
 from mini_vllm.model.build import load_model
 from mini_vllm.model.layers import NARROW
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -220,7 +221,8 @@ def fill_slots(model: LlamaForCausalLM, num_slots: int = 3, rank: int = 5) -> No
     meta = LoRAKernelMeta(num_slots, MOST_TOKENS, torch.device("cpu"))
     for linear in (each for layer in model.model.layers for each in linears_of(layer)):
         sizes = (linear.input_size, linear.output_sizes, num_slots, rank, meta)
-        linear.adapters = LinearLoRA(*sizes, model.dtype, torch.device("cpu"))
+        dtype = slot_dtype("auto", model.dtype, torch.device("cpu"))
+        linear.adapters = LinearLoRA(*sizes, dtype, torch.device("cpu"))
         for slot in range(num_slots):
             r = 2 if slot == 1 else rank
             pairs: list[LoRAPair | None] = [

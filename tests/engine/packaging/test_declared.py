@@ -21,10 +21,12 @@ SMALL = ("--max-model-len", "256", "--num-gpu-blocks", "64", "--dtype", "float32
 
 
 EXTRA_OF = {
+    "anthropic": "serve",
     "openai": "serve",
     "launcher": "serve",
     "connection": "serve",
     "disagg_proxy": "serve",
+    "pooling": "serve",
     "pictures": "vision",
 }
 """Parts that need an extra to be imported; all other modules need none."""

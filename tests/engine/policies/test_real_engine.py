@@ -99,7 +99,7 @@ def test_a_swapped_block_really_lies_on_the_host() -> None:
         if scheduler.swapped and not victims:
             victims.append(scheduler.swapped[0][0].request_id)
             blocks = scheduler.kv_cache_manager.host_tables[victims[0]]
-            for layer in kv_cache.host_layers:
+            for layer in kv_cache.host_tensors:
                 assert torch.all(layer[:, blocks[:-1]].abs().sum(dim=-1) > 0), "nothing was moved"
                 layer[:, blocks] = -layer[:, blocks]
 

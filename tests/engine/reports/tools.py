@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mini_vllm import bundled
-from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.engine.chat_template import flatten, render_chat
+from mini_vllm.entrypoints.anthropic.conversation import chat_of
+from mini_vllm.entrypoints.anthropic.protocol import MessagesRequest
 from mini_vllm.entrypoints.openai.required_tools import join_news, parser_of
 from mini_vllm.entrypoints.openai.response_items import messages_of
 from mini_vllm.entrypoints.openai.responses import Output
@@ -45,6 +47,20 @@ def next_prompt(given: dict[str, Any]) -> str:
     calls = [{"type": "function", "function": {"name": "f", "arguments": given["arguments"]}}]
     messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
     return render_chat(load_tokenizer(bundled.path("storyteller")), messages, template=ARGUMENTS)
+
+
+def anthropic_messages(given: dict[str, Any]) -> list[list[str]]:
+    """`messages` of /v1/messages as those of a chat: role, thought, text, calls."""
+    chat = chat_of(MessagesRequest(model="m", max_tokens=9, **given))
+    found = []
+    for message in chat.messages:
+        texts = [message.get("reasoning"), flatten(0, message["content"])]
+        calls = [
+            f"{call['id']} {call['function']['name']} {call['function']['arguments']}"
+            for call in message.get("tool_calls", [])
+        ]
+        found.append([message["role"], *filter(None, texts), *calls])
+    return found
 
 
 def response_messages(given: dict[str, Any]) -> list[list[str]]:

@@ -93,6 +93,18 @@ def test_bad_words_harm_no_neighbour(llm: LLM) -> None:
     assert (mixed[0], mixed[2]) == (plain[0], plain[2]) and mixed[1] != plain[1]
 
 
+def test_min_tokens_forbids_the_end_also_where_it_ends_nothing(llm: LLM) -> None:
+    end = llm.engine.core.model_args.eos_token_id
+    for ignore_eos, min_tokens, num_tokens in ((True, 3, 6), (False, 3, 4), (True, 0, 6)):
+        params = SamplingParams(
+            temperature=0, max_tokens=6, min_tokens=min_tokens, ignore_eos=ignore_eos,
+            logit_bias={end: 100},
+        )  # fmt: skip
+        token_ids = llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].token_ids
+        assert end not in token_ids[:min_tokens] and len(token_ids) == num_tokens
+        assert set(token_ids[min_tokens:]) == {end}
+
+
 def test_logprobs_are_those_of_the_model_whatever_is_ruled_out(llm: LLM) -> None:
     plain = llm.generate(PROMPTS[0], SamplingParams(**GREEDY, logprobs=2), use_tqdm=False)[0]
     first = plain.outputs[0].token_ids[0]
@@ -197,7 +209,7 @@ def test_the_prefix_cache_is_not_read_if_that_is_asked_for(llm: LLM) -> None:
         (dict(bad_words="no"), "bad_words is 'no'; it must be a list of strings"),
         (dict(logprob_token_ids=["a"]), "logprob_token_ids is .*a list of token ids"),
         (dict(skip_reading_prefix_cache=1), "skip_reading_prefix_cache is 1"),
-        (dict(thinking_token_budget=5), "thinking_token_budget is 5; it needs a reasoning parser"),
+        (dict(thinking_token_budget=5), "thinking_token_budget is 5; thoughts have no budget"),
         (dict(repetition_detection={"max_pattern_size": 3}), "min_count is 0; a repetition has"),
         (dict(repetition_detection={"size": 3}), "unknown repetition parameter 'size'"),
         (dict(repetition_detection=3), "repetition_detection is 3; it must be"),
@@ -410,7 +422,8 @@ def test_arguments_of_vllm() -> None:
     assert (block.num_gpu_blocks or 0) > (small.engine.core.config.cache.num_gpu_blocks or 0) > 8
     for name, value, message in (
         ("cpu_offload_gb", 4, "use quantization"),
-        ("runner", "pooling", "runner is vLLM's, and not supported: models generate here"),
+        ("task", "embed", "task is vLLM's, and not supported: use runner='pooling', with convert"),
+        ("override_pooler_config", {"pooling_type": "CLS"}, "not supported: use pooler_config"),
         ("kv_cache_memory_bytes", 10, "1 block|kv_cache_memory_bytes|needs"),
         ("hf_overrides", 3, "hf_overrides is 3; it must be a dict"),
         ("logprobs_mode", "processed_logprobs", "it must be 'raw_logprobs': raw_logprobs, vLLM's"),

@@ -76,5 +76,5 @@ def test_a_check_that_raises_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_wrong_engine_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without kernels the backend is another one; a sampler with another hash draws others."""
-    monkeypatch.setattr("mini_vllm.attention.INTERPRETED", False)
+    monkeypatch.setattr("mini_vllm.attention.triton_backend.INTERPRETED", False)
     assert "CpuAttention" in gpu_checks.run("the_engine_uses_the_kernels", "cpu")["wrong"]

@@ -204,9 +204,9 @@ def test_a_lost_device_ends_the_engine(late: LLM, monkeypatch: pytest.MonkeyPatc
 SUPPORTS = frozenset({"tp", "pp", "lora", "quantization", "compile"})
 
 
-def settled(is_cuda: bool, scheduler_cls: Any = Scheduler, **options: Any) -> bool | None:
+def settled(works_behind: bool, scheduler_cls: Any = Scheduler, **options: Any) -> bool | None:
     config = EngineConfig.from_kwargs(MODEL, **options)
-    made = combinations.settle_async_scheduling(config, SUPPORTS, scheduler_cls, is_cuda)
+    made = combinations.settle_async_scheduling(config, SUPPORTS, scheduler_cls, works_behind)
     return made.scheduler.async_scheduling
 
 

@@ -156,6 +156,23 @@ def test_drafts_change_no_greedy_token(llm: LLM, drafter: dict[str, Any]) -> Non
             assert Draft202012Validator(CLOSED).is_valid(json.loads(output.outputs[0].text))
 
 
+@pytest.mark.parametrize("drafter", [None, DRAFTERS[0]], ids=["plain", "ngram"])
+def test_a_grammar_sleeps_while_the_model_thinks(drafter: dict[str, Any] | None) -> None:
+    """The first sentence stands for the reasoning: what follows its full stop has the form."""
+    llm = LLM(
+        "storyteller-draft", num_gpu_blocks=200, dtype="float32", reasoning_parser="@@@....",
+        speculative_config=drafter,
+    )  # fmt: skip
+    once = "Once upon a time"
+    both = [params(0, 0.0, regex="ab{9}a"), params(5, 0.7, regex="ab{9}a")]
+    for output in run(llm, both, once):
+        thought, end, text = output.outputs[0].text.partition(".")
+        assert len(thought) > 9 and end and text == "abbbbbbbbba"
+        assert output.outputs[0].finish_reason == "stop"
+    ended = run(llm, both[0], "The end. So")[0]
+    assert ended.outputs[0].text == "abbbbbbbbba"
+
+
 def test_both_backends_write_the_same() -> None:
     pytest.importorskip("xgrammar")
     wanted = [params(seed, json=FLAT) for seed in range(6)]
@@ -262,7 +279,7 @@ def test_nobody_waits_for_anothers_grammar(llm: LLM, monkeypatch: pytest.MonkeyP
         return compile_grammar(self, *key)
 
     monkeypatch.setattr(NativeBackend, "compile_grammar", slowly)
-    llm.engine.add_request("slow", PROMPT, params(regex="ab"))
+    llm.engine.add_request("slow", PROMPT, params(regex="a(b)"))  # not compiled before
     llm.engine.add_request("free", PROMPT, params(max_tokens=5))
     request = core.scheduler.requests["slow"]
     finished: list[str] = []

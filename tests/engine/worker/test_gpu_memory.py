@@ -13,9 +13,11 @@ from mini_vllm.config import SchedulerConfig
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.executor import worker as worker_module
 from mini_vllm.executor.worker import Worker
+from mini_vllm.platforms.cpu import CpuPlatform
+from mini_vllm.platforms.interface import Platform
 from mini_vllm.sample.metadata import make_sampling_metadata
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.worker import kv_cache
+from mini_vllm.worker import cuda_graphs, kv_cache
 from mini_vllm.worker.profile import largest_step
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -45,8 +47,8 @@ def worker() -> Iterator[Worker]:
 def test_a_worker_lets_go_of_all_though_somebody_holds_it(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[torch.device] = []
-    monkeypatch.setattr(worker_module, "free_on_gpu", asked.append)
+    asked: list[Platform] = []
+    monkeypatch.setattr(CpuPlatform, "empty_cache", lambda platform: asked.append(platform))
     worker._let_go()
     worker._let_go()
     assert all(weight.numel() == 0 for weight in worker.model.parameters())
@@ -58,7 +60,7 @@ def test_a_connector_by_layers_goes_on_without_graphs_after_a_sleep(
 ) -> None:
     """`wake_up` warms up again, and a replayed graph would call no layer to save it."""
     recorders: list[object] = []
-    monkeypatch.setattr(worker_module, "CudaRecorder", object)
+    monkeypatch.setattr(cuda_graphs, "CudaRecorder", object)
     monkeypatch.setattr(worker.model_runner, "warm_up", lambda _, record: recorders.append(record))
     monkeypatch.setattr(worker, "device", GPU)
     worker.warm_up()

@@ -128,11 +128,11 @@ def test_scrubbing_leaves_only_finite_numbers() -> None:
     cache = kv_cache.KVCache(SPEC, 3, 2, torch.device("cpu"), num_host_blocks=1)
     cache.layers[0].fill_(2.0)
     cache.layers[0][0, 1] = float("nan")
-    cache.host_layers[1][1, 0] = float("-inf")
+    cache.host_tensors[1][1, 0] = float("-inf")
     cache.scrub()
     assert cache.layers[0][0, 1].abs().max() == 0
     assert cache.layers[0][1].min() == 2
-    assert all(layer.isfinite().all() for layer in (*cache.layers, *cache.host_layers))
+    assert all(layer.isfinite().all() for layer in (*cache.layers, *cache.host_tensors))
 
 
 def config(**limits: int) -> EngineConfig:

@@ -1,0 +1,117 @@
+"""What the second form of a mixer gains over the first: CPU time of a call.
+
+    python -m benchmarks.bench_mixers              one thread; about half a minute
+
+    gated delta rule   a prompt token by token, and in chunks
+    state space        the same of Mamba2
+    latent attention   a decode with keys and values made of the cache, and on latents as they are;
+                       and the bytes that a token takes in the cache
+
+Each figure is the shortest of some turns, in milliseconds of CPU time: neighbours come and go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mini_vllm.model.mixers.chunks import CHUNK_SIZE, Chunks
+from mini_vllm.model.mixers.gated_delta import chunk_gated_delta_rule, recurrent_gated_delta_rule
+from mini_vllm.model.mixers.mamba2 import chunk_scan, selective_state_update
+from mini_vllm.model.mixers.mla import attend_expanded, attend_latent
+
+Action = Callable[[], Any]
+DELTA = {"Qwen3-Next's layer": (32, 128), "a storyteller's layer": (4, 32)}
+"""Value heads, and the sides of a head's matrix."""
+LATENT = {"DeepSeek-V2-Lite": (16, 128, 128, 64, 512), "DeepSeek-V3": (128, 128, 128, 64, 512)}
+"""Heads, P, V, R and C, see `mla.py`."""
+
+
+def best_ms(action: Action, turns: int) -> float:
+    """The shortest CPU time of a call."""
+    action()
+    best = float("inf")
+    for _ in range(turns):
+        start = time.process_time()
+        action()
+        best = min(best, time.process_time() - start)
+    return best * 1e3
+
+
+def gated_delta(num: int, heads: int, size: int) -> tuple[Action, Action]:
+    """A prompt of `num` tokens: token by token, and in chunks."""
+    q, k, v = (torch.randn(num, heads, size) for _ in range(3))
+    q, k = F.normalize(q, dim=-1) * size**-0.5, F.normalize(k, dim=-1)
+    g, beta = -F.softplus(torch.randn(num, heads)), torch.rand(num, heads)
+    states = torch.zeros(1, heads, size, size)
+
+    def by_token() -> Tensor:
+        state = states
+        for q1, k1, v1, g1, beta1 in zip(*(x.split(1) for x in (q, k, v, g, beta)), strict=True):
+            _, state = recurrent_gated_delta_rule(q1, k1, v1, g1, beta1, state)
+        return state
+
+    return by_token, lambda: chunk_gated_delta_rule(q, k, v, g, beta, states, Chunks([num]))
+
+
+def state_space(num: int, heads: int, size: int) -> tuple[Action, Action]:
+    """A prompt of `num` tokens: token by token, and in chunks. A state is twice as wide as high."""
+    x, dt = torch.randn(num, heads, size), torch.rand(num, heads)
+    a, d = -torch.rand(heads), torch.rand(heads)
+    b, c = torch.randn(2, num, 1, 2 * size)
+    states = torch.zeros(1, heads, size, 2 * size)
+
+    def by_token() -> Tensor:
+        state = states
+        for x1, dt1, b1, c1 in zip(*(y.split(1) for y in (x, dt, b, c)), strict=True):
+            _, state = selective_state_update(x1, dt1, b1, c1, state, a=a, d=d)
+        return state
+
+    return by_token, lambda: chunk_scan(x, dt, b, c, states, Chunks([num]), a=a, d=d)
+
+
+def latent(context: int, heads: int, p: int, v: int, r: int, c: int) -> tuple[Action, Action]:
+    """A decode: with keys and values made of the whole cache, and on latents."""
+    query, latents = torch.randn(1, heads, p + r), torch.randn(context, c + r)
+    weight = torch.randn(heads, p + v, c) / c**0.5
+    lens, scale = torch.tensor([context]), (p + r) ** -0.5
+    return (
+        lambda: attend_expanded(query, latents, weight, scale),
+        lambda: attend_latent(query, latents[None], lens, weight, scale),
+    )
+
+
+def report(what: str, pair: tuple[Action, Action], turns: int) -> None:
+    first, second = (best_ms(action, turns) for action in pair)
+    print(f"{what:<52}{first:>10.2f}{second:>10.2f}{first / second:>8.1f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=5)
+    turns = parser.parse_args().turns
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        print(f"{f'ms, chunks of {CHUNK_SIZE}':<52}{'by token':>10}{'chunks':>10}{'gain':>9}")
+        for name, shape in DELTA.items():
+            for num in (16, 128, 512):
+                report(f"gated delta, {name}, {num} tokens", gated_delta(num, *shape), turns)
+        for num in (16, 128, 512):
+            report(f"state space, 64 heads of 64, {num} tokens", state_space(num, 64, 64), turns)
+        print(f"{'ms':<52}{'expanded':>10}{'latents':>10}{'gain':>9}")
+        report("latent attention, DeepSeek-V2-Lite, context 1,024",
+               latent(1024, *LATENT["DeepSeek-V2-Lite"]), turns)  # fmt: skip
+    print("bytes a token and layer in bfloat16")
+    for name, (heads, p, v, r, c) in LATENT.items():
+        print(f"  {name}: {2 * (c + r)} as a latent, {2 * heads * (p + r + v)} as keys and values")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""What `LLM` is given for one prompt or for several, as lists with one for each.
+
+Source: vllm/entrypoints/offline_utils.py#L60-L135 (OfflineInferenceMixin) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from mini_vllm.errors import show
+from mini_vllm.inputs import PromptType
+from mini_vllm.lora.request import LoRARequest
+
+Prompts = PromptType | Sequence[int | PromptType]
+"""One prompt or several; a flat list of integers is one. (A type checker would not look into a list
+of dicts for `Sequence[int] | Sequence[PromptType]`.)"""
+LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
+"""The adapter of all prompts, or of each; None: the base."""
+Progress = bool | Callable[..., Any]
+"""Whether to show a bar, or what makes it, such as ``functools.partial(tqdm, leave=False)``."""
+
+
+def progress_bar(total: int, use_tqdm: Progress, unit: str = "prompts") -> Any:
+    """A bar that counts ``total`` prompts, or what `unit` says."""
+    if callable(use_tqdm):
+        return use_tqdm(total=total, desc=unit)
+    return tqdm(total=total, desc=unit, disable=not use_tqdm)
+
+
+def as_list(prompts: Prompts) -> list[PromptType]:
+    """One prompt as a list of one. A flat list of integers is one prompt of token ids.
+
+    What is no prompt at all is one, too: it will be refused as any other bad prompt.
+    """
+    is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
+    is_one = is_one or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+    return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
+
+
+def loras_per_prompt(
+    prompts: Sequence[PromptType], lora_request: LoRARequests
+) -> list[LoRARequest | None]:
+    if lora_request is None or isinstance(lora_request, LoRARequest):
+        return [lora_request] * len(prompts)
+    is_list = isinstance(lora_request, Sequence) and not isinstance(lora_request, str)
+    if not is_list or not all(isinstance(one, LoRARequest | None) for one in lora_request):
+        raise ValueError(
+            f"lora_request is {show(lora_request)}; pass a LoRARequest, or a list with one (or "
+            "None) for each prompt"
+        )
+    if len(lora_request) != len(prompts):
+        raise ValueError(
+            f"{len(prompts)} prompts but {len(lora_request)} lora_requests; pass one for all, or "
+            "one for each (None: the base)"
+        )
+    return list(lora_request)

@@ -1,0 +1,259 @@
+"""What a request to ``/v1/messages`` means as a chat: blocks become messages.
+
+::
+
+    user       [text "Rain?"]                 user, content "Rain?"
+    assistant  [thinking "Hm", tool_use c]    assistant, reasoning "Hm", tool_calls [c]
+    user       [tool_result of c, text "So?"] tool, tool_call_id c; then user, content "So?"
+
+Source: vllm/entrypoints/anthropic/serving.py#L119-L429
+(AnthropicServingMessages._convert_anthropic_to_openai_request) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mini_vllm.entrypoints.anthropic.protocol import Block, CountTokensRequest, MessagesRequest
+from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.errors import show
+
+BILLING = "x-anthropic-billing-header"
+"""How a block begins that some agents put before their system prompt: it is another one in each
+request, and no prefix of a prompt would be found again."""
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def chat_of(request: CountTokensRequest) -> ChatCompletionRequest:
+    """The same wish as a chat.
+
+    An assistant's message at the end is the beginning of the answer, which goes on with it.
+
+    Raises:
+        APIError: for blocks that this server cannot read, and tools that are not the caller's own.
+    """
+    messages = _system(request.system)
+    for index, message in enumerate(request.messages):
+        messages += _messages(f"messages[{index}]", message)
+    continues = bool(messages) and messages[-1]["role"] == "assistant"
+    if continues and messages[-1].get("tool_calls"):
+        raise APIError(
+            "messages ends with tool_use; send its tool_result in a user's message behind it",
+            param="messages",
+        )
+    chat: dict[str, Any] = {
+        "model": request.model,
+        "messages": messages,
+        "tools": [_tool(index, tool) for index, tool in enumerate(request.tools or [])] or None,
+        "chat_template_kwargs": _template_kwargs(request),
+        "add_generation_prompt": not continues,
+        "continue_final_message": continues,
+    }
+    choice = _choice(request.tool_choice or {"type": "auto"})
+    if chat["tools"] or choice not in ("auto", "none"):
+        chat["tool_choice"] = choice
+        is_single = (request.tool_choice or {}).get("disable_parallel_tool_use") is True
+        chat["parallel_tool_calls"] = not is_single
+    if isinstance(request, MessagesRequest):
+        names = ("max_tokens", "stream", "temperature", "top_p", "top_k", "kv_transfer_params")
+        chat |= {name: getattr(request, name) for name in names}
+        chat["stop"] = request.stop_sequences
+        chat |= _output(request.output_config or {})
+    return ChatCompletionRequest(**chat)
+
+
+def _system(system: str | Sequence[Block] | None) -> list[dict[str, Any]]:
+    if isinstance(system, str) or not system:
+        return [{"role": "system", "content": system}] if system else []
+    texts = [_field(f"system[{i}]", block, "text") for i, block in enumerate(system)]
+    return [{"role": "system", "content": "".join(t for t in texts if not t.startswith(BILLING))}]
+
+
+def _template_kwargs(request: CountTokensRequest) -> dict[str, Any] | None:
+    """What the caller says of thinking, as chat templates call it; its budget is not looked at."""
+    kind = (request.thinking or {}).get("type")
+    if kind is None:
+        return request.chat_template_kwargs
+    return {"enable_thinking": kind != "disabled"} | (request.chat_template_kwargs or {})
+
+
+def _output(config: Block) -> dict[str, Any]:
+    """The form of the text, and how much the model may think, as a chat asks for both."""
+    chat: dict[str, Any] = {}
+    if config.get("effort") is not None:
+        chat["reasoning_effort"] = _field("output_config", config, "effort")
+    form = config.get("format")
+    if form is None:
+        return chat
+    schema = form.get("schema") if isinstance(form, dict) else None
+    if not isinstance(schema, dict) or form.get("type") != "json_schema":
+        raise APIError(
+            f"output_config.format is {show(form)}; it must be {{'type': 'json_schema', 'schema': "
+            "...}",
+            param="output_config",
+        )
+    return chat | {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+
+
+# ---------------------------------------------------------------------- messages
+
+
+def _messages(place: str, message: Block) -> list[dict[str, Any]]:
+    """A message as one or several: results of tools are messages of their own, and come first."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant"):
+        raise APIError(
+            f"{place}.role is {show(role)}; it must be 'user' or 'assistant'; what the system says "
+            "is called system",
+            param="messages",
+        )
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list):
+        raise APIError(
+            f"{place}.content is {show(content)}; it must be a text or a list of blocks",
+            param="messages",
+        )
+    found = _Blocks()
+    for index, block in enumerate(content):
+        found.read(f"{place}.content[{index}]", block, role)
+    return found.messages(role)
+
+
+class _Blocks:
+    """The blocks of one message, sorted by what a chat has them in."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.thought = ""
+        self.results: list[dict[str, Any]] = []
+
+    def read(self, place: str, block: Any, role: str) -> None:
+        kind = block.get("type") if isinstance(block, dict) else None
+        known = READERS.get(kind) if isinstance(kind, str) else None
+        if known is None or known[0] not in (role, "both"):
+            kinds = [name for name, (whose, _) in READERS.items() if whose in (role, "both")]
+            raise APIError(
+                f"{place} is {show(block)}; a block of a message with role {role!r} must have a "
+                f"type of {', '.join(kinds)}",
+                param="messages",
+            )
+        known[1](self, place, block)
+
+    def messages(self, role: str) -> list[dict[str, Any]]:
+        message: dict[str, Any] = {"role": role, "content": self.parts or None}
+        message |= {"tool_calls": self.calls} if self.calls else {}
+        message |= {"reasoning": self.thought} if self.thought else {}
+        return [*self.results, *([message] if len(message) > 2 or self.parts else [])]
+
+    def take_text(self, place: str, block: Block) -> None:
+        if text := _field(place, block, "text"):
+            self.parts.append({"type": "text", "text": text})
+
+    def take_image(self, place: str, block: Block) -> None:
+        self.parts.append(_image(place, block))
+
+    def take_thinking(self, place: str, block: Block) -> None:
+        self.thought += _field(place, block, "thinking")
+
+    def pass_over(self, place: str, block: Block) -> None:
+        """Of a redacted thought nothing can be read; clients send back what they were sent."""
+
+    def take_call(self, place: str, block: Block) -> None:
+        arguments = block.get("input")
+        if not isinstance(arguments, dict):
+            raise APIError(
+                f"{place}.input is {show(arguments)}; it must be an object", 400, "messages"
+            )
+        written = json.dumps(arguments, ensure_ascii=False)
+        function = {"name": _field(place, block, "name"), "arguments": written}
+        call = {"id": _field(place, block, "id"), "type": "function", "function": function}
+        self.calls.append(call)
+
+    def take_result(self, place: str, block: Block) -> None:
+        content = block.get("content")
+        if not isinstance(content, str | list | None):
+            raise APIError(
+                f"{place}.content is {show(content)}; it must be a text or a list of blocks",
+                param="messages",
+            )
+        inner = _Blocks()
+        for index, part in enumerate([] if isinstance(content, str) else content or []):
+            inner.read(f"{place}.content[{index}]", part, "user")
+        texts = [part["text"] for part in inner.parts if part["type"] == "text"]
+        text = content if isinstance(content, str) else "\n".join(texts)
+        call_id = _field(place, block, "tool_use_id")
+        self.results.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        if images := [part for part in inner.parts if part["type"] == "image_url"]:
+            self.results.append({"role": "user", "content": images})
+
+
+READERS: dict[str, tuple[str, Callable[[_Blocks, str, Block], None]]] = {
+    "text": ("both", _Blocks.take_text),
+    "image": ("user", _Blocks.take_image),
+    "tool_result": ("user", _Blocks.take_result),
+    "tool_use": ("assistant", _Blocks.take_call),
+    "thinking": ("assistant", _Blocks.take_thinking),
+    "redacted_thinking": ("assistant", _Blocks.pass_over),
+}
+"""Kinds of blocks, in whose messages they may stand, and who reads them."""
+
+
+def _image(place: str, block: Block) -> dict[str, Any]:
+    source = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if kind not in ("base64", "url"):
+        raise APIError(
+            f"{place}.source is {show(source)}; its type must be 'base64' or 'url'", 400, "messages"
+        )
+    url = _field(f"{place}.source", source, "data" if kind == "base64" else "url")
+    if kind == "base64":
+        url = f"data:{_field(f'{place}.source', source, 'media_type')};base64,{url}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _field(place: str, block: Any, name: str) -> str:
+    value = block.get(name) if isinstance(block, dict) else None
+    if not isinstance(value, str):
+        param = place.partition("[")[0]
+        raise APIError(f"{place}.{name} is {show(value)}; it must be a text", param=param)
+    return value
+
+
+# ---------------------------------------------------------------------- tools
+
+
+def _tool(index: int, tool: Block) -> dict[str, Any]:
+    place = f"tools[{index}]"
+    if tool.get("type") not in (None, "custom"):
+        raise APIError(
+            f"{place} has type {show(tool['type'])}; this server has no tools of its own: leave "
+            "the type out, and give name and input_schema",
+            param="tools",
+        )
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        raise APIError(
+            f"{place}.input_schema is {show(schema)}; it must be a JSON schema, an object",
+            param="tools",
+        )
+    function = {"name": _field(place, tool, "name"), "parameters": {"type": "object"} | schema}
+    if tool.get("description") is not None:
+        function["description"] = _field(place, tool, "description")
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: Block) -> Any:
+    kind = choice.get("type")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": _field("tool_choice", choice, "name")}}
+    if kind not in CHOICES:
+        raise APIError(
+            f"tool_choice.type is {show(kind)}; it must be 'auto', 'any', 'tool' or 'none'",
+            param="tool_choice",
+        )
+    return CHOICES[kind]

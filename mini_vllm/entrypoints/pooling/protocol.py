@@ -1,0 +1,122 @@
+"""The fields of requests to pooling models. Unknown ones are accepted and ignored.
+
+Source: vllm/entrypoints/pooling/base/protocol.py#L19-L305 (PoolingBasicRequestMixin) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mini_vllm.engine.pooling_inputs import Tokenization
+from mini_vllm.entrypoints.openai.protocol import MOST_SALT, Lenient, Many
+from mini_vllm.pooling_params import PoolingParams
+
+
+class PoolingBasicRequest(Lenient):
+    """What all of them have in common."""
+
+    model: str | None = None
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1)
+    truncation_side: Literal["left", "right"] | None = None
+    request_id: str | None = None
+    priority: int = 0
+    cache_salt: str | None = Field(default=None, max_length=MOST_SALT)
+    use_activation: bool | None = None
+    normalize: bool | None = None
+    activation: bool | None = None
+    """Two earlier names of ``use_activation``."""
+
+    @property
+    def activates(self) -> bool | None:
+        named = (self.use_activation, self.normalize, self.activation)
+        return next((value for value in named if value is not None), None)
+
+    def tokenization(self, add_special_tokens: bool = True) -> Tokenization:
+        return Tokenization(self.truncate_prompt_tokens, self.truncation_side, add_special_tokens)
+
+
+class InputRequest(PoolingBasicRequest):
+    """Prompts by themselves, or a conversation."""
+
+    input: str | Many[str] | Many[int] | Many[Many[int]] | None = None
+    messages: Many[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    """True for ``input``, False for ``messages``, whose template writes them."""
+    add_generation_prompt: bool = False
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class EncodingRequest(InputRequest):
+    """How numbers are written down in the answer."""
+
+    encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = "float"
+    embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] = "float32"
+    endianness: Literal["native", "big", "little"] = "native"
+    dimensions: int | None = None
+
+
+class EmbeddingRequest(EncodingRequest):
+    """``POST /v1/embeddings``."""
+
+    def params(self) -> PoolingParams:
+        return PoolingParams(self.activates, self.dimensions, task="embed")
+
+
+class ClassificationRequest(InputRequest):
+    """``POST /classify``."""
+
+    def params(self) -> PoolingParams:
+        return PoolingParams(self.activates, task="classify")
+
+
+class PoolingRequest(EncodingRequest):
+    """``POST /pooling``."""
+
+    task: str | None = None
+
+    def params(self) -> PoolingParams:
+        return PoolingParams(self.activates, self.dimensions, task=self.task)
+
+
+class ScoringRequest(PoolingBasicRequest):
+    """Pairs of texts."""
+
+    max_tokens_per_query: int = 0
+    max_tokens_per_doc: int = 0
+    instruction: str | None = None
+    """Short for an entry of ``chat_template_kwargs``."""
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        own = {} if self.instruction is None else {"instruction": self.instruction}
+        return own | (self.chat_template_kwargs or {})
+
+
+Texts = str | Many[str | dict[str, Any]] | dict[str, Any]
+"""A text or several. What may be a mapping is a picture upstream, and refused with a sentence."""
+
+
+class ScoreRequest(ScoringRequest):
+    """``POST /score``: the two sides have four pairs of names."""
+
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+
+
+class RerankRequest(ScoringRequest):
+    """``POST /rerank``, as Jina and Cohere have it."""
+
+    query: str | dict[str, Any]
+    documents: Texts
+    top_n: int = 0
+    """Most results; 0 and below: all."""

@@ -1,0 +1,56 @@
+"""Which path is answered by what, and which of them a model cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.entrypoints.pooling.protocol import (
+    ClassificationRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from mini_vllm.entrypoints.pooling.serving import (
+    create_classify,
+    create_embedding,
+    create_pooling,
+    create_rerank,
+    create_score,
+)
+
+ROUTES: dict[str, tuple[type[BaseModel], Callable[..., Any]]] = {
+    "/v1/embeddings": (EmbeddingRequest, create_embedding),
+    "/classify": (ClassificationRequest, create_classify),
+    "/pooling": (PoolingRequest, create_pooling),
+    "/score": (ScoreRequest, create_score),
+    "/v1/score": (ScoreRequest, create_score),
+    "/rerank": (RerankRequest, create_rerank),
+    "/v1/rerank": (RerankRequest, create_rerank),
+    "/v2/rerank": (RerankRequest, create_rerank),
+}
+GUARDED = ("/classify", "/pooling", "/score", "/rerank", "/v2/rerank")
+"""Of those, paths that need a key, if there is one, and do not begin with `/v1`."""
+GENERATES = {
+    "/v1/completions": "Completions API",
+    "/v1/chat/completions": "Chat Completions API",
+    "/v1/responses": "Responses API",
+    "/v1/messages": "Messages API",
+}
+
+
+def check_task(state: ServerState, path: str) -> None:
+    """Raises APIError (400) if a path writes text and the model does not.
+
+    Source: vllm/entrypoints/openai/chat_completion/api_router.py#L51-L78
+    (create_chat_completion) @ v0.22.1, where the path is not there.
+    """
+    if path in GENERATES and state.engine.input_processor.pooling is not None:
+        raise APIError(
+            f"The model does not support {GENERATES[path]}; start the server with --runner generate"
+        )

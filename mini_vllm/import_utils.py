@@ -1,0 +1,21 @@
+"""Objects by the path of their name, for what is looked up when it is needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def resolve_obj_by_qualname(qualname: str) -> Any:
+    """The object that `package.module.name`, or `package.module:name`, names.
+
+    Raises:
+        ImportError: if there is no such module, or no such name in it.
+
+    Source: vllm/utils/import_utils.py#L104-L110 (resolve_obj_by_qualname) @ v0.22.1.
+    """
+    module, _, name = qualname.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (AttributeError, ValueError) as error:
+        raise ImportError(f"there is no {qualname!r}: {error}") from error

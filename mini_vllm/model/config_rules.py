@@ -1,0 +1,88 @@
+"""Which values an entry of a file may have, and how an error message says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.errors import show
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which values an entry may have, and how an error message says so."""
+
+    legal: Callable[[Any], bool]
+    says: str
+    required: bool = False
+
+    def or_null(self) -> Rule:
+        """The same for an entry that may also be null, which means its default."""
+        return Rule(lambda value: value is None or self.legal(value), f"{self.says}, or null")
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return is_integer(value) or isinstance(value, float)
+
+
+def integer(low: int, high: int, required: bool = False) -> Rule:
+    return Rule(
+        lambda value: is_integer(value) and low <= value <= high,
+        f"it must be an integer of at least {low} and at most {high}",
+        required,
+    )
+
+
+def number(low: float, high: float) -> Rule:
+    """Both ends are allowed. A comparison with NaN is false, so NaN is in no range."""
+    return Rule(
+        lambda value: is_number(value) and low <= value <= high,
+        f"it must be a number of at least {low:g} and at most {high:g}",
+    )
+
+
+def one_of(*values: str) -> Rule:
+    names = ", ".join(map(repr, values))
+    return Rule(lambda value: isinstance(value, str) and value in values, f"choose from {names}")
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def list_of(rule: Rule, noun: str) -> Rule:
+    return Rule(
+        lambda value: isinstance(value, list) and all(map(rule.legal, value)),
+        f"it must be a list of {noun}",
+    )
+
+
+def off(what: str) -> Rule:
+    """For a switch that must be off, for `what` it switches on is not there."""
+    return Rule(lambda value: not value, f"only false is supported: {what} would be needed")
+
+
+BOOLEAN = Rule(lambda value: isinstance(value, bool), "it must be true or false")
+NOTHING = Rule(lambda value: value is None, "only null is supported")
+NUMBER = Rule(is_number, "it must be a number")
+STRING = Rule(lambda value: isinstance(value, str), "it must be a string")
+OBJECT = Rule(lambda value: isinstance(value, dict), "it must be an object")
+
+
+def check_entries(
+    entries: Mapping[str, Any], rules: Mapping[str, Rule], source: str, prefix: str = ""
+) -> None:
+    """Raise ValueError for the first entry that breaks its rule. Unknown entries are let through.
+
+    Args:
+        source: the file, for the message.
+        prefix: what stands before the key in the message, such as "rope_scaling.".
+    """
+    for key, rule in rules.items():
+        if (key in entries or rule.required) and not rule.legal(entries.get(key)):
+            raise ValueError(f"{source}: {prefix}{key} is {show(entries.get(key))}; {rule.says}")

@@ -1,0 +1,249 @@
+"""A decoder built of the parts that its family's table names.
+
+`llama.py` is the version to read: one family, written out. Here the same layer is put together from
+a table, so that a family that differs is data and no class:
+
+    norm        NORMS         (size, eps) -> nn.Module with `forward(x)` and `add(x, residual)`
+    mixer       MIXERS        (args, build, index, prefix) -> nn.Module with
+                              `forward(x, rope, kv_cache, metadata)`, `[T, H] -> [T, H]`
+    feed-forward  FEED_FORWARDS (args, build, index, prefix) -> nn.Module with `forward(x)`
+
+`index` is the layer's number, `prefix` what its modules are called in the checkpoint. A mixer gets
+as `rope` the cosines and sines `[T, 1, R]` that hold for its layer, as `kv_cache` its own layer's
+cache and as `metadata` the batch as its layer sees it. What a mixer remembers it says itself, as
+`LlamaAttention` does: `layer_spec`, and `cache_shape` if it is no state; one that is attention has
+a `backend`.
+
+Source: vllm/model_executor/models/llama.py#L255-L335 (LlamaDecoderLayer) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import astuple, replace
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.model.config import ModelArgs
+from mini_vllm.model.families import table
+from mini_vllm.model.families.names import renamed
+from mini_vllm.model.families.table import LLAMA_STACKS, Family
+from mini_vllm.model.layers import PLAIN, Build, Embedding, GatedMLP, Linear
+from mini_vllm.model.layout import ParamSpec
+from mini_vllm.model.llama import LlamaAttention, LlamaForCausalLM, LlamaModel
+from mini_vllm.model.mixers.gated_attention import GatedAttention
+from mini_vllm.model.mixers.gated_delta_net import GatedDeltaNet, GatedDeltaNetByKeyHead
+from mini_vllm.model.mixers.latent_attention import LatentAttention
+from mini_vllm.model.mixers.mamba2_mixer import GraniteMamba2Mixer, Mamba2Mixer
+from mini_vllm.model.moe.layer import SparseMoE
+from mini_vllm.model.parts.attention import Attention
+from mini_vllm.model.parts.mlp import MLP
+from mini_vllm.model.parts.norms import make_norm
+from mini_vllm.model.rope import RotaryEmbedding
+
+Ropes = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""cos and sin of a step's tokens, in layers that see everything and in those with a window."""
+
+
+def gated_mlp(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module:
+    """The MLP of a Llama, with the family's activation."""
+    sizes = (args.hidden_size, args.intermediate_size)
+    return GatedMLP(*sizes, args.mlp_bias, build, prefix, args.hidden_act)
+
+
+Part = Callable[[ModelArgs, Build, int, str], nn.Module]
+
+
+def mixture(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module:
+    """Experts, as `args.moe` describes them."""
+    assert args.moe is not None
+    return SparseMoE(args.hidden_size, args.moe, build, prefix)
+
+
+def nothing(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module:
+    """For layers that are a mixer alone."""
+    return nn.Identity()
+
+
+MIXERS: dict[str, Part] = {
+    "attention": Attention,
+    "gated_attention": GatedAttention,
+    "gated_delta": GatedDeltaNet,
+    "gated_delta_by_key_head": GatedDeltaNetByKeyHead,
+    "mamba2": Mamba2Mixer,
+    "granite_mamba2": GraniteMamba2Mixer,
+    "latent": LatentAttention,
+}
+FEED_FORWARDS: dict[str, Part] = {
+    "gated_mlp": gated_mlp,
+    "mlp": MLP,
+    "moe": mixture,
+    "none": nothing,
+}
+
+
+class ComposedLayer(nn.Module):
+    """One layer, of the parts that `args.parts` names for it.
+
+    Args:
+        index: which layer of the model it is.
+        prefix: its name in the checkpoint.
+    """
+
+    def __init__(self, args: ModelArgs, build: Build, index: int, prefix: str) -> None:
+        super().__init__()
+        self.parts = parts = args.parts
+        self.turns_locally = args.sliding_windows[index] is not None
+        self.self_attn = MIXERS[parts.mixer(index)](args, build, index, f"{prefix}.self_attn")
+        self.mlp = FEED_FORWARDS[parts.feed_forward(index)](args, build, index, f"{prefix}.mlp")
+        for name in astuple(parts.norms):
+            if name is not None:
+                setattr(self, name, make_norm(parts.norm, args.hidden_size, args.rms_norm_eps))
+
+    def norm(self, name: str | None, x: Tensor) -> Tensor:
+        """`x` through the norm called `name`; as it is, where there is none."""
+        if name is None:
+            return x
+        y: Tensor = getattr(self, name)(x)
+        return y
+
+    def forward(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rope: Ropes,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """`x` is what the layer before adds to the stream; see `DecoderLayer.forward`."""
+        norms, scale = self.parts.norms, self.parts.residual_scale
+        x, stream = self._add(norms.before_mixer, x, residual)
+        mixed = self.self_attn(x, rope[self.turns_locally], kv_cache, metadata)
+        mixed = scaled(self.norm(norms.after_mixer, mixed), scale)
+        if isinstance(self.mlp, nn.Identity):
+            return mixed, stream
+        if self.parts.is_parallel:
+            x = self.norm(norms.before_mlp, stream) if norms.before_mlp else x
+            return mixed + scaled(self.norm(norms.after_mlp, self.mlp(x)), scale), stream
+        x, stream = self._add(norms.before_mlp, mixed, stream)
+        return scaled(self.norm(norms.after_mlp, self.mlp(x)), scale), stream
+
+    def _add(self, name: str | None, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Add `x` to the stream; the sum's norm, or the sum where there is none, and the sum."""
+        if residual is None:
+            return self.norm(name, x), x
+        if name is None:
+            residual = residual + x
+            return residual, residual
+        both: tuple[Tensor, Tensor] = getattr(self, name).add(x, residual)
+        return both
+
+
+def scaled(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1.0 else x * scale
+
+
+class ScaledEmbedding(Embedding):
+    """Embeddings times a number, which is `embedding_scale` of the family's table."""
+
+    def __init__(self, args: ModelArgs, build: Build) -> None:
+        layout = build.parallel.embedding(args.vocab_size)
+        super().__init__(args.vocab_size, args.hidden_size, layout)
+        self.scale = args.parts.embedding_scale
+        if args.parts.rounds_embedding_scale:
+            self.scale = torch.tensor(self.scale, device="cpu", dtype=self.weight.dtype).item()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return scaled(super().forward(input_ids), self.scale)
+
+
+class Rotations(nn.Module):
+    """cos and sin of a step, for layers that see everything and for those with a window."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.whole = RotaryEmbedding(args)
+        local = args.local_rope_parameters
+        self.local = (
+            None if local is None else RotaryEmbedding(replace(args, rope_parameters=local))
+        )
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Ropes:
+        whole = self.whole(positions, dtype)
+        return whole, whole if self.local is None else self.local(positions, dtype)
+
+
+class ComposedModel(LlamaModel):
+    """The decoder without its head, of the layers that its family's table describes."""
+
+    layer = ComposedLayer  # type: ignore[assignment]  # no layer of Llama, for who asks
+
+    def __init__(
+        self, args: ModelArgs, build: Build, attention: type[LlamaAttention], prefix: str
+    ) -> None:
+        nn.Module.__init__(self)
+        self.stage = stage = build.parallel.stage(args.num_hidden_layers)
+        self.embed_tokens, self.norm = nn.Identity(), nn.Identity()
+        if stage.is_first or (stage.is_last and args.tie_word_embeddings):
+            self.embed_tokens = ScaledEmbedding(args, build)
+        self.layers = nn.ModuleList(
+            ComposedLayer(args, build, index, f"{prefix}.layers.{index}")
+            if index in stage
+            else nn.Identity()
+            for index in range(args.num_hidden_layers)
+        )
+        if stage.is_last:
+            self.norm = make_norm(args.parts.norm, args.hidden_size, args.rms_norm_eps)
+        self.rotary = Rotations(args)
+
+
+class ComposedForCausalLM(LlamaForCausalLM):
+    """A decoder of parts with a language-model head; one subclass for each table."""
+
+    family = Family()
+    decoder = ComposedModel
+
+    def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
+        super().__init__(args, build)
+        if args.parts.asks_for_lengths:
+            self.can_be_recorded = False
+
+    def _make_head(self, build: Build) -> Linear:
+        head = super()._make_head(build)
+        if self.config.parts.has_head_bias:
+            head.bias = nn.Parameter(torch.empty(head.output_sizes[0]))
+            head.bias.spec = ParamSpec(out_dim=0)
+        return head
+
+    def checkpoint_prefix(self, name: str) -> str:
+        return renamed(name, self.family.names)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """See `LlamaForCausalLM.compute_logits`; scaled and bent as the table says."""
+        parts = self.config.parts
+        logits = scaled(super().compute_logits(hidden), parts.logit_scale)
+        if parts.logit_softcap is None:
+            return logits
+        return parts.logit_softcap * torch.tanh(logits / parts.logit_softcap)
+
+
+@functools.cache
+def composed(architecture: str) -> type[LlamaForCausalLM]:
+    """The class of a family that is a table; Llama itself where the table names no parts."""
+    family = table(architecture)
+    if family.parts is None and not family.names and family.stacked == LLAMA_STACKS:
+        return LlamaForCausalLM
+    return type(
+        architecture,
+        (ComposedForCausalLM,),
+        {
+            "family": family,
+            "stacked": family.stacked,
+            "supports": family.supports,
+            "can_be_recorded": family.can_be_recorded,
+            "__doc__": f"{architecture}, of the parts of its table.",
+        },
+    )

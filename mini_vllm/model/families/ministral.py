@@ -1,0 +1,21 @@
+"""Ministral: Mistral, with a window in some layers or in all.
+
+Source: vllm/model_executor/models/mistral.py#L230-L342 (MistralForCausalLM) @ v0.22.1.
+"""
+
+from mini_vllm.model.families.table import Config, Family, window_everywhere, windows_by_layer
+
+
+def windows(config: Config) -> tuple[int | None, ...]:
+    has_kinds = bool(config.get("layer_types"))
+    return windows_by_layer(every=1)(config) if has_kinds else window_everywhere(config)
+
+
+MINISTRAL = Family(
+    defaults={
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
+    windows=windows,
+)

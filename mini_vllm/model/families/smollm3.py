@@ -1,0 +1,46 @@
+"""SmolLM3: Llama, in which every fourth layer does not turn with the position.
+
+Source: transformers, models/smollm3/modeling_smollm3.py (SmolLM3Attention); vLLM runs that class
+itself, vllm/model_executor/models/registry.py#L639-L647 (_TRANSFORMERS_SUPPORTED_MODELS) @ v0.22.1.
+"""
+
+from mini_vllm.model.config_rules import integer, list_of
+from mini_vllm.model.families.table import Config, Family, Parts
+
+
+def rotates(config: Config) -> list[bool]:
+    num_layers, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
+    given = config.get("no_rope_layers")  # which says where there is one, whatever its name
+    if given:
+        return [bool(one) for one in given]
+    return [index % every != 0 for index in range(1, num_layers + 1)]
+
+
+def windows(config: Config) -> tuple[int | None, ...]:
+    """In layers that do not turn, if the config switches windows on."""
+    window = config.get("sliding_window") if config.get("use_sliding_window") else None
+    kinds = config.get("layer_types") or [
+        "full_attention" if turns else "sliding_attention" for turns in rotates(config)
+    ]
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def parts(config: Config) -> Parts:
+    return Parts(rotates=rotates(config))
+
+
+SMOLLM3 = Family(
+    defaults={
+        "max_position_embeddings": 32768,
+        "no_rope_layer_interval": 4,
+        "num_key_value_heads": 4,
+        "rope_theta": 2000000.0,
+        "tie_word_embeddings": True,
+    },
+    rules={
+        "no_rope_layers": list_of(integer(0, 1), "zeros and ones, one a layer").or_null(),
+        "no_rope_layer_interval": integer(1, 1024),
+    },
+    windows=windows,
+    parts=parts,
+)

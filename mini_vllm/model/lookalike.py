@@ -1,0 +1,69 @@
+"""Of a family that is not known: is it one that is, under another name?
+
+Many new names stand for Llama's layers. Whether one does is not in the names of its tensors alone:
+a scale, a window or another rotation leaves no trace there. So nothing is assumed. The error says
+which known family has exactly these tensors, and the option that runs it as that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mini_vllm.gguf import is_gguf
+from mini_vllm.model.checkpoint import read_header, weight_files
+from mini_vllm.model.config import ModelArgs, config_file, read_config, with_overrides
+from mini_vllm.model.families import unsupported
+from mini_vllm.model.families.tripwire import needs
+from mini_vllm.model.layers import Build
+from mini_vllm.model.registry import resolve_model_class
+from mini_vllm.model.sharded_loader import part_targets
+
+LIKELY = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""The families that others repeat, plainest first."""
+
+
+def refusal(
+    folder: str | Path, architectures: Sequence[str], overrides: Mapping[str, Any] | None = None
+) -> str:
+    """Why no model of these architectures runs, and what would run it if its tensors are those of a
+    known family."""
+    config = with_overrides(read_config(Path(folder)), overrides or {})
+    message = f"{config_file(folder)}: {unsupported(architectures, config)}"
+    same = None if needs(config) or is_gguf(folder) else same_tensors(Path(folder), config)
+    if same is None:
+        return message
+    return (
+        f"{message}; its tensors and their shapes are exactly those of {same}, and its config has "
+        f"nothing that speaks against it: if you know that it computes as that, pass "
+        f'hf_overrides={{"architectures": ["{same}"]}}'
+    )
+
+
+def same_tensors(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The plainest family whose tensors, and their shapes, are those of the folder's files."""
+    try:
+        found = {
+            name: info.shape
+            for file in weight_files(folder)
+            for name, info in read_header(file).items()
+            if not name.endswith("rotary_emb.inv_freq")
+        }
+    except (OSError, ValueError):  # there are none, or they are damaged
+        return None
+    for name in LIKELY:
+        try:
+            args = ModelArgs.from_dict({**config, "architectures": [name]})
+        except ValueError:
+            continue
+        with torch.device("meta"):
+            model = resolve_model_class([name])(args, Build())
+        wanted = {tensor: target.shape for tensor, target in part_targets(model).items()}
+        if args.tie_word_embeddings:
+            found.pop("lm_head.weight", None)
+        if found == wanted:
+            return name
+    return None

@@ -1,0 +1,92 @@
+"""What a config says about the layers of this folder, under the names that config files have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GatedDeltaArgs:
+    """A layer with the gated delta rule; see `gated_delta_net.py`.
+
+    Args:
+        num_key_heads, num_value_heads: a key head serves as many value heads as it goes into them.
+        key_head_dim, value_head_dim: the sides of a head's matrix.
+        conv_kernel_dim: tokens that the convolution mixes.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel_dim: int
+
+    @property
+    def key_size(self) -> int:
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: q, k and v."""
+        return 2 * self.key_size + self.value_size
+
+
+@dataclass(frozen=True)
+class Mamba2Args:
+    """A layer with Mamba2's state space; see `mamba2_mixer.py`.
+
+    Args:
+        num_heads, head_dim: x is `[num_heads, head_dim]`.
+        state_size: what B and C have for each group of heads.
+        n_groups: of heads, which share B and C.
+        conv_kernel: tokens that the convolution mixes.
+        use_conv_bias, use_bias: of the convolution, and of both projections.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_size: int
+    n_groups: int
+    conv_kernel: int
+    use_conv_bias: bool
+    use_bias: bool
+
+    @property
+    def inner_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: x, B and C."""
+        return self.inner_size + 2 * self.n_groups * self.state_size
+
+
+@dataclass(frozen=True)
+class LatentArgs:
+    """Multi-head latent attention; see `latent_attention.py`.
+
+    Args:
+        kv_lora_rank: numbers of a latent, C.
+        q_lora_rank: numbers that queries are made of; None: they are made of the hidden state.
+        qk_nope_head_dim, qk_rope_head_dim: of a head's key, without (P) and with rotation (R).
+        v_head_dim: of a head's value, V.
+    """
+
+    kv_lora_rank: int
+    q_lora_rank: int | None
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+    @property
+    def qk_head_dim(self) -> int:
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def cache_size(self) -> int:
+        """Numbers of a token in a layer's cache."""
+        return self.kv_lora_rank + self.qk_rope_head_dim

@@ -1,0 +1,154 @@
+"""Gated DeltaNet as a layer: three of four layers of Qwen3-Next and Qwen3.5.
+
+    x -> q, k, v -> convolution, silu -> gated delta rule -> norm -> * silu(z) -> out
+      -> a, b -> decay g, strength beta -^                            ^
+      -> z -----------------------------------------------------------+
+
+Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py#L1261-L1524 (_forward_core)
+@ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mini_vllm.attention import StateMetadata
+from mini_vllm.model.config import ModelArgs
+from mini_vllm.model.interface import LayerSpec
+from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.mixers.gated_delta import (
+    chunk_gated_delta_rule,
+    l2_norm,
+    log_decay,
+    recurrent_gated_delta_rule,
+)
+from mini_vllm.model.mixers.recurrent import ShortConv, StatePlan, kept_in_float32, state_spec
+
+Projected = tuple[Tensor, Tensor, Tensor, Tensor]
+"""q, k and v side by side `[T, C]`, z `[T, Hv * Dv]`, b and a `[T, Hv]`."""
+
+
+class GatedRMSNorm(nn.Module):
+    """x / rms(x) * weight * silu(gate), each head by itself, in float32.
+
+    Source: vllm/model_executor/layers/layernorm.py#L183-L270 (RMSNormGated) @ v0.22.1.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """`[T, H, D]` both; the result has the dtype of `gate`."""
+        wide = x.float()
+        normed = wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return (normed * self.weight.float() * F.silu(gate.float())).to(gate.dtype)
+
+
+class GatedDeltaNet(nn.Module):
+    """The mixer as Qwen3.5's files have it: a projection for each of qkv, z, b and a.
+
+    Args:
+        index: which layer of the model it is in.
+        prefix: its name in the model.
+    """
+
+    file_name = "linear_attn"
+
+    def __init__(self, args: ModelArgs, build: Build, index: int, prefix: str) -> None:
+        super().__init__()
+        assert args.gated_delta is not None
+        self.args = own = args.gated_delta
+        prefix = f"{prefix.rpartition('.')[0]}.{self.file_name}"
+        self.make_projections(args.hidden_size, build, prefix)
+        self.conv1d = ShortConv(own.conv_size, own.conv_kernel_dim, bias=False)
+        self.A_log = kept_in_float32(own.num_value_heads)
+        self.dt_bias = kept_in_float32(own.num_value_heads)
+        self.norm = GatedRMSNorm(own.value_head_dim, args.rms_norm_eps)
+        self.out_proj = Linear(
+            own.value_size, args.hidden_size, False, build, prefix=f"{prefix}.out_proj"
+        )
+
+    def make_projections(self, hidden_size: int, build: Build, prefix: str) -> None:
+        sizes = {
+            "in_proj_qkv": self.args.conv_size,
+            "in_proj_z": self.args.value_size,
+            "in_proj_b": self.args.num_value_heads,
+            "in_proj_a": self.args.num_value_heads,
+        }
+        for name, size in sizes.items():
+            setattr(self, name, Linear(hidden_size, size, False, build, prefix=f"{prefix}.{name}"))
+
+    def project(self, x: Tensor) -> Projected:
+        return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
+
+    @property
+    def layer_spec(self) -> LayerSpec:
+        """What it keeps of a request, see `LlamaForCausalLM.kv_cache_spec`."""
+        own, weight = self.args, self.conv1d.weight
+        matrix = (own.num_value_heads, own.key_head_dim, own.value_head_dim)
+        dtype = compute_dtype(weight.dtype, weight.device)
+        return state_spec(own.conv_size, own.conv_kernel_dim, matrix, dtype)
+
+    def forward(
+        self, x: Tensor, rope: object, kv_cache: tuple[Tensor, Tensor], metadata: StateMetadata
+    ) -> Tensor:
+        """`[T, H] -> [T, H]`; `kv_cache` has the matrices `[blocks, Hv, Dk, Dv]` in float32 and the
+        tails `[blocks, width - 1, C]`. Positions play no part."""
+        matrices, tails = kv_cache
+        plan = StatePlan.of(metadata, self.args.conv_kernel_dim, x.device)
+        qkv, z, b, a = self.project(x)
+        qkv = self.conv1d(qkv, tails, metadata, plan.conv_rows)
+        g, beta = log_decay(a, self.A_log, self.dt_bias), b.float().sigmoid()
+        tokens = (*self.heads(qkv), g, beta)
+        out, new = plan.run(
+            recurrent_gated_delta_rule, chunk_gated_delta_rule, tokens, metadata.load(matrices)
+        )
+        metadata.store(matrices, new)
+        return self.out_proj(self.norm(out, z.view(out.shape)).flatten(1))
+
+    def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q and k `[T, Hv, Dk]`, of length 1 but for q's scale, and v `[T, Hv, Dv]`, in float32.
+
+        A key head serves neighbouring value heads.
+        """
+        own = self.args
+        sizes = [own.key_size, own.key_size, own.value_size]
+        q, k, v = qkv.float().split(sizes, dim=-1)
+        shared = own.num_value_heads // own.num_key_heads
+        q, k = (
+            l2_norm(x.view(len(x), -1, own.key_head_dim)).repeat_interleave(shared, dim=1)
+            for x in (q, k)
+        )
+        return q * own.key_head_dim**-0.5, k, v.view(len(v), -1, own.value_head_dim)
+
+
+class GatedDeltaNetByKeyHead(GatedDeltaNet):
+    """The mixer as Qwen3-Next's files have it: two projections, with rows grouped by key head.
+
+    Each key head's rows are q, k, and v and z of the value heads that it serves; in the second
+    projection b and a of these.
+    Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py#L644-L694
+    (fix_query_key_value_ordering) @ v0.22.1.
+    """
+
+    def make_projections(self, hidden_size: int, build: Build, prefix: str) -> None:
+        sizes = {
+            "in_proj_qkvz": self.args.conv_size + self.args.value_size,
+            "in_proj_ba": 2 * self.args.num_value_heads,
+        }
+        for name, size in sizes.items():
+            setattr(self, name, Linear(hidden_size, size, False, build, prefix=f"{prefix}.{name}"))
+
+    def project(self, x: Tensor) -> Projected:
+        own = self.args
+        values = own.num_value_heads // own.num_key_heads
+        sizes = [own.key_head_dim] * 2 + [values * own.value_head_dim] * 2
+        by_head = self.in_proj_qkvz(x).view(len(x), own.num_key_heads, -1)
+        q, k, v, z = (part.flatten(1) for part in by_head.split(sizes, dim=-1))
+        ba = self.in_proj_ba(x).view(len(x), own.num_key_heads, 2, values)
+        b, a = (part.flatten(1) for part in ba.unbind(2))
+        return torch.cat((q, k, v), dim=-1), z, b, a

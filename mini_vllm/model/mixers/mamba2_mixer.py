@@ -1,0 +1,102 @@
+"""Mamba2 as a layer: Mamba2's own, and most layers of Granite 4.
+
+    x -> x, B, C -> convolution, silu -> state space -> * silu(z) -> norm -> out
+      -> dt -> softplus ----------------^                 ^
+      -> z -----------------------------------------------+
+
+Source: vllm/model_executor/layers/mamba/mamba_mixer2.py#L669-L1046 (MambaMixer2.conv_ssm_forward)
+@ v0.22.1.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mini_vllm.attention import StateMetadata
+from mini_vllm.model.config import ModelArgs
+from mini_vllm.model.interface import LayerSpec
+from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.mixers.mamba2 import chunk_scan, selective_state_update
+from mini_vllm.model.mixers.recurrent import ShortConv, StatePlan, kept_in_float32, state_spec
+
+
+class NormAfterGate(nn.Module):
+    """(x * silu(gate)) / rms * weight, each group of heads by itself, in float32.
+
+    Source: vllm/model_executor/layers/mamba/mamba_mixer2.py#L97-L146 (forward_native) @ v0.22.1.
+    """
+
+    def __init__(self, size: int, n_groups: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.n_groups, self.eps = n_groups, eps
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """`[T, size]` both; the result has the dtype of `gate`."""
+        gated = (x.float() * F.silu(gate.float())).unflatten(-1, (self.n_groups, -1))
+        normed = gated * (gated.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return (normed.flatten(-2) * self.weight.float()).to(gate.dtype)
+
+
+class Mamba2Mixer(nn.Module):
+    """The mixer; arguments as of every mixer, see `model/decoder.py`."""
+
+    file_name = "mixer"
+
+    def __init__(self, args: ModelArgs, build: Build, index: int, prefix: str) -> None:
+        super().__init__()
+        assert args.mamba2 is not None
+        self.args = own = args.mamba2
+        prefix = f"{prefix.rpartition('.')[0]}.{self.file_name}"
+        sizes = own.inner_size + own.conv_size + own.num_heads  # z; x, B and C; dt
+        self.in_proj = Linear(
+            args.hidden_size, sizes, own.use_bias, build, prefix=f"{prefix}.in_proj"
+        )
+        self.conv1d = ShortConv(own.conv_size, own.conv_kernel, own.use_conv_bias)
+        self.A_log, self.dt_bias, self.D = (kept_in_float32(own.num_heads) for _ in range(3))
+        self.norm = NormAfterGate(own.inner_size, own.n_groups, args.rms_norm_eps)
+        self.out_proj = Linear(
+            own.inner_size, args.hidden_size, own.use_bias, build, prefix=f"{prefix}.out_proj"
+        )
+
+    @property
+    def layer_spec(self) -> LayerSpec:
+        """What it keeps of a request, see `LlamaForCausalLM.kv_cache_spec`."""
+        own, weight = self.args, self.conv1d.weight
+        matrix = (own.num_heads, own.head_dim, own.state_size)
+        dtype = compute_dtype(weight.dtype, weight.device)
+        return state_spec(own.conv_size, own.conv_kernel, matrix, dtype)
+
+    def forward(
+        self, x: Tensor, rope: object, kv_cache: tuple[Tensor, Tensor], metadata: StateMetadata
+    ) -> Tensor:
+        """`[T, H] -> [T, H]`; `kv_cache` has the matrices `[blocks, heads, P, N]` in float32 and
+        the tails `[blocks, width - 1, C]`. Positions play no part."""
+        own, (matrices, tails) = self.args, kv_cache
+        plan = StatePlan.of(metadata, own.conv_kernel, x.device)
+        z, xbc, dt = self.in_proj(x).split([own.inner_size, own.conv_size, own.num_heads], dim=-1)
+        xbc = self.conv1d(xbc, tails, metadata, plan.conv_rows).float()
+        dt = F.softplus(dt.float() + self.dt_bias)
+        heads = {"a": -self.A_log.exp(), "d": self.D}
+        one, many = partial(selective_state_update, **heads), partial(chunk_scan, **heads)
+        out, new = plan.run(one, many, self.heads(xbc, dt), metadata.load(matrices))
+        metadata.store(matrices, new)
+        return self.out_proj(self.norm(out.flatten(1), z))
+
+    def heads(self, xbc: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x `[T, heads, P]`, dt `[T, heads]`, B and C `[T, groups, N]`."""
+        own = self.args
+        shared = own.n_groups * own.state_size
+        x, b, c = xbc.split([own.inner_size, shared, shared], dim=-1)
+        b, c = (one.unflatten(-1, (own.n_groups, own.state_size)) for one in (b, c))
+        return x.unflatten(-1, (own.num_heads, own.head_dim)), dt, b, c
+
+
+class GraniteMamba2Mixer(Mamba2Mixer):
+    """The same under the name that Granite's files have for it."""
+
+    file_name = "mamba"

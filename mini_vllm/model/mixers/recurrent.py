@@ -1,0 +1,110 @@
+"""What layers with a state have in common: where it lies, and which part of a step is which.
+
+    decodes    one token a request: the state moves on by one token, for all of them at once
+    prompts    several tokens a request: in chunks
+
+A request keeps two tensors in such a layer: the last inputs of its convolution, and a matrix a
+head. Both are read before the layer computes and written behind it, in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.attention import StateMetadata
+from mini_vllm.model.interface import LayerSpec, StateTensor
+from mini_vllm.model.layers import compute_dtype
+from mini_vllm.model.mixers.causal_conv import ConvRows, causal_conv
+from mini_vllm.model.mixers.chunks import Chunks
+
+Step = tuple[Tensor, Tensor]
+"""Outputs and new states."""
+
+
+class StatePlan:
+    """What one step's layers share, derived once: kept as `StateMetadata.plan`.
+
+    Args:
+        width: tokens that the convolution mixes.
+    """
+
+    def __init__(self, metadata: StateMetadata, width: int, device: torch.device) -> None:
+        self.num_decodes = metadata.num_decode_reqs
+        prompts = metadata.query_lens_cpu[self.num_decodes :]
+        self.conv_rows = ConvRows(metadata.query_lens_cpu, width, device)
+        self.chunks = Chunks(prompts, device=device) if prompts else None
+
+    @classmethod
+    def of(cls, metadata: StateMetadata, width: int, device: torch.device) -> StatePlan:
+        """The plan of this step, made by the first layer that asks."""
+        if metadata.plan is None:
+            metadata.plan = cls(metadata, width, device)
+        plan: StatePlan = metadata.plan
+        return plan
+
+    def run(
+        self,
+        one: Callable[..., Step],
+        many: Callable[..., Step],
+        tokens: Sequence[Tensor],
+        states: Tensor,
+    ) -> Step:
+        """A whole step: outputs of all tokens, and the new states of all requests.
+
+        Args:
+            one: moves states by a token each, called with tensors `[R, ...]` and R states.
+            many: moves states by all tokens, called with tensors `[T, ...]`, states and `Chunks`.
+            tokens: what each token has, `[T, ...]` each.
+        """
+        num = self.num_decodes
+        parts: list[Step] = []
+        if num:
+            parts.append(one(*(x[:num] for x in tokens), states[:num]))
+        if self.chunks is not None:
+            parts.append(many(*(x[num:] for x in tokens), states[num:], self.chunks))
+        if len(parts) == 1:
+            return parts[0]
+        outs, ends = zip(*parts, strict=True)
+        return torch.cat(outs), torch.cat(ends)
+
+
+def kept_in_float32(size: int) -> nn.Parameter:
+    """A parameter of one number a head that stays float32: what it is an exponent of would change
+    visibly if it were rounded to a narrower model's dtype."""
+    parameter = nn.Parameter(torch.empty(size, dtype=torch.float32))
+    parameter.keeps_dtype = True  # type: ignore[attr-defined]
+    return parameter
+
+
+class ShortConv(nn.Module):
+    """The convolution before the state, with its silu; a checkpoint calls it `conv1d`."""
+
+    def __init__(self, channels: int, width: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, width))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+
+    def process_weights_after_loading(self) -> None:
+        dtype = compute_dtype(self.weight.dtype, self.weight.device)
+        self.weight.data = self.weight.to(dtype)
+        if self.bias is not None:
+            self.bias.data = self.bias.to(dtype)
+
+    def forward(self, x: Tensor, tails: Tensor, metadata: StateMetadata, rows: ConvRows) -> Tensor:
+        """`[T, C] -> [T, C]`; `tails` `[blocks, width - 1, C]` are read and written."""
+        y, new = causal_conv(x, self.weight[:, 0], self.bias, metadata.load(tails), rows)
+        metadata.store(tails, new)
+        return torch.nn.functional.silu(y)
+
+
+def state_spec(channels: int, width: int, matrix: tuple[int, ...], dtype: torch.dtype) -> LayerSpec:
+    """What a layer keeps of a request: the tail of `channels` inputs, and the heads' matrices.
+
+    Source: vllm/model_executor/layers/mamba/mamba_utils.py#L212-L234 (gated_delta_net_state_shape)
+    @ v0.22.1.
+    """
+    tail = StateTensor((width - 1, channels), dtype)
+    return LayerSpec("mamba", states=(StateTensor(matrix, torch.float32), tail))

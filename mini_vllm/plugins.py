@@ -1,0 +1,169 @@
+"""Packages that add to the engine without an edit of it: they are found by their entry points.
+
+A package names a function in a group of its `pyproject.toml`::
+
+    [project.entry-points."mini_vllm.platform_plugins"]
+    my_device = "my_package:platform"       # returns "my_package.platform.MyPlatform", or None
+
+    [project.entry-points."mini_vllm.general_plugins"]
+    my_models = "my_package:register"       # registers models, quantisations, attention backends
+
+The environment variable MINI_VLLM_PLUGINS chooses plugins by name: "a,b" loads these two, "" loads
+none, and without it all are loaded. A plugin that fails is named in a warning, and the rest goes on
+without it.
+
+Source: vllm/plugins/__init__.py#L28-L82 (load_plugins_by_group, load_general_plugins) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.import_utils import resolve_obj_by_qualname
+
+if TYPE_CHECKING:
+    from mini_vllm.platforms.interface import Platform
+
+GENERAL_PLUGINS_GROUP = "mini_vllm.general_plugins"
+"""Functions that are called once in each process, before a model is looked up."""
+PLATFORM_PLUGINS_GROUP = "mini_vllm.platform_plugins"
+"""Functions that return the path of a :class:`~mini_vllm.platforms.interface.Platform`."""
+GROUPS = (GENERAL_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP)
+CHOICE = "MINI_VLLM_PLUGINS"
+
+logger = logging.getLogger(__name__)
+
+
+def load_plugins_by_group(group: str) -> dict[str, Callable[[], Any]]:
+    """The function of each plugin of `group` that is chosen and can be imported, by name.
+
+    :func:`installed` lists the plugins of all groups, in the order in which their functions stand
+    here; :func:`chosen_plugins` says which are wanted. Two of one name are refused before anything
+    of them is imported, and what is not chosen is never imported. A plugin whose `load()` raises
+    is named in a warning and left out (:func:`attempt`), and so is one that is no function.
+
+    Raises:
+        ValueError: if two packages give a chosen plugin of the group the same name.
+
+    Source: vllm/plugins/__init__.py#L28-L68 (load_plugins_by_group) @ v0.22.1.
+    """
+    chosen = chosen_plugins()
+    found = [one for one in installed() if one.group == group]
+    if chosen is not None:
+        found = [one for one in found if one.name in chosen]
+    refuse_duplicates(found)
+    plugins = {}
+    for plugin in found:
+        function = attempt(f"plugin {describe(plugin)}", plugin.load)
+        if callable(function):
+            plugins[plugin.name] = function
+        elif function is not None:
+            logger.warning("plugin %s is left out: it is no function", describe(plugin))
+    return plugins
+
+
+def plugged_platform() -> Platform | None:
+    """The platform of the plugin that finds its device here; None without one.
+
+    The function of a plugin of the platforms' group returns the path of a class; None says that its
+    device is not in this machine. A function that raises, a path that leads nowhere, and what is no
+    :class:`~mini_vllm.platforms.interface.Platform`: each is named in a warning and left out
+    (:func:`attempt`), and the others are asked all the same.
+
+    Raises:
+        ValueError: if there are two, with the names of both: one of them must be chosen.
+
+    Source: vllm/platforms/__init__.py#L215-L255 (resolve_current_platform_cls_qualname) @ v0.22.1.
+    """
+    warn_of_missing()
+    found = {}
+    for name, function in load_plugins_by_group(PLATFORM_PLUGINS_GROUP).items():
+        platform = attempt(f"platform plugin {name!r}", functools.partial(make_plugged, function))
+        if platform is not None:
+            found[name] = platform
+    if len(found) > 1:
+        raise ValueError(
+            f"platform plugins {list(found)} each bring a platform, and there can be one; set "
+            f"{CHOICE} to the plugin that is to run, such as {next(iter(found))!r}"
+        )
+    for name, platform in found.items():
+        logger.info("platform plugin %r is active: device %r", name, platform.device_type)
+    return next(iter(found.values()), None)
+
+
+def make_plugged(function: Callable[[], Any]) -> Platform | None:
+    """The platform whose path a plugin's function returns; None where it returns None."""
+    from mini_vllm.platforms.interface import Platform
+
+    qualname = function()
+    if qualname is None:
+        return None
+    platform = resolve_obj_by_qualname(qualname)()
+    if not isinstance(platform, Platform):
+        raise TypeError(f"{qualname} is no mini_vllm.platforms.interface.Platform")
+    return platform
+
+
+@functools.cache
+def load_general_plugins() -> None:
+    """Call the function of each general plugin, once in a process."""
+    for name, register in load_plugins_by_group(GENERAL_PLUGINS_GROUP).items():
+        attempt(f"plugin {name!r}", register)
+
+
+def chosen_plugins() -> frozenset[str] | None:
+    """The names in MINI_VLLM_PLUGINS; None: all plugins are wanted."""
+    names = os.environ.get(CHOICE)
+    if names is None:
+        return None
+    return frozenset(name.strip() for name in names.split(",") if name.strip())
+
+
+@functools.cache
+def installed() -> tuple[EntryPoint, ...]:
+    """The plugins of all installed packages, read once: it takes milliseconds."""
+    everything = entry_points()
+    return tuple(one for group in GROUPS for one in everything.select(group=group))
+
+
+def warn_of_missing() -> None:
+    """Name what MINI_VLLM_PLUGINS asks for and no package brings."""
+    wanted = chosen_plugins()
+    if not wanted:
+        return
+    there = {one.name for one in installed()}
+    if missing := sorted(wanted - there):
+        logger.warning("%s names %s; installed are %s", CHOICE, missing, sorted(there))
+
+
+def refuse_duplicates(plugins: Iterable[EntryPoint]) -> None:
+    """Raises ValueError that names both plugins (:func:`describe`), for two of one name."""
+    first: dict[str, EntryPoint] = {}
+    for plugin in plugins:
+        other = first.setdefault(plugin.name, plugin)
+        if other is not plugin:
+            raise ValueError(
+                f"two plugins have the same name: {describe(other)} and {describe(plugin)}; "
+                f"uninstall one of them, or leave the name out of {CHOICE}"
+            )
+
+
+def attempt(what: str, action: Callable[[], Any]) -> Any:
+    """The result of `action`; None and a warning that names `what` if it raises."""
+    try:
+        return action()
+    except Exception as error:
+        logger.warning("%s is left out: %s: %s", what, type(error).__name__, error)
+        logger.debug("the traceback of it", exc_info=error)
+        return None
+
+
+def describe(plugin: EntryPoint) -> str:
+    """Name, function and package of a plugin, for a message."""
+    package = f" of {plugin.dist.name} {plugin.dist.version}" if plugin.dist else ""
+    return f"{plugin.name!r} ({plugin.value}{package})"

@@ -1,0 +1,164 @@
+"""What the sampling parameters are made of: how a number is declared, and the types of fields.
+
+`mini_vllm.sampling_params` has all of it under vLLM's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from numbers import Integral
+from typing import Any, NamedTuple, TypedDict
+
+from mini_vllm.errors import RequestError, show
+from mini_vllm.structured_outputs_params import StructuredOutputsParams
+
+
+class RequestOutputKind(IntEnum):
+    """What an online engine hands over each time a request has grown.
+
+    Source: vllm/sampling_params.py#L151-L157 (RequestOutputKind) @ v0.22.1
+    """
+
+    CUMULATIVE = 0
+    """All there is so far."""
+    DELTA = 1
+    """Only what is new."""
+    FINAL_ONLY = 2
+    """Nothing before the end."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> RequestOutputKind:
+        names = ", ".join(f"RequestOutputKind.{kind.name}" for kind in cls)
+        raise RequestError(
+            f"output_kind is {show(value)}; it must be one of {names}",
+            param="output_kind",
+            value=value,
+        )
+
+
+class Number(NamedTuple):
+    """What a parameter of one number may be: all that checks, the protocol, the command line and
+    the documents need to know of it. A comparison with NaN is false, so NaN fails every range."""
+
+    kind: type
+    """Integral or Real."""
+    optional: bool
+    """Whether it may be None."""
+    legal: Callable[[Any], bool]
+    limit: str
+    """``legal``, in words."""
+    fix: str
+    """What to do about a value out of range: how it is switched off."""
+    about: str
+    """What it does."""
+    shapes: bool
+    """Whether it shapes the distribution that is drawn from: a request of ``bench serve`` may have
+    it, too."""
+
+    @property
+    def plain(self) -> type[int] | type[float]:
+        """Its type in JSON and on a command line."""
+        return int if self.kind is Integral else float
+
+
+def number_field(
+    default: float | None,
+    kind: type,
+    legal: Callable[[Any], bool],
+    limit: str,
+    fix: str,
+    about: str,
+    optional: bool = False,
+    shapes: bool = False,
+) -> Any:
+    """A field that holds one number, with all that is said of it."""
+    declared = Number(kind, optional, legal, limit, fix, about, shapes)
+    return field(default=default, metadata={"number": declared})
+
+
+@dataclass
+class RepetitionDetectionParams:
+    """When an output counts as caught in a loop: it ends in copies of one pattern of tokens.
+
+    Attributes:
+        max_pattern_size: tokens of the longest pattern to look for; 0 switches it off.
+        min_pattern_size: of the shortest; 0 means 1.
+        min_count: so many copies, one after another, end the request.
+
+    Raises:
+        ValueError: for a size below 0 or a range that is empty, and for fewer than 2 copies.
+
+    Source: vllm/sampling_params.py#L114-L147 (RepetitionDetectionParams) @ v0.22.1.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_pattern_size", "min_pattern_size", "min_count"):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int):
+                raise RequestError(
+                    f"{name} is {show(value)}; it must be a whole number",
+                    param="repetition_detection",
+                    value=value,
+                )
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            raise RequestError(
+                f"min_pattern_size is {self.min_pattern_size} and max_pattern_size "
+                f"{self.max_pattern_size}; neither may be negative, nor the first above the "
+                "second",
+                param="repetition_detection",
+                fix="set both to 0 to switch repetition_detection off",
+            )
+        if self.max_pattern_size > 0 and self.min_count < 2:
+            raise RequestError(
+                f"min_count is {self.min_count}; a repetition has at least 2 copies",
+                param="repetition_detection",
+                value=self.min_count,
+                fix="set max_pattern_size to 0 to switch repetition_detection off",
+            )
+
+
+class OptionalParams(TypedDict, total=False):
+    """The fields of :class:`SamplingParams` as :meth:`SamplingParams.from_optional` takes them, for
+    type checkers; `tests/engine/test_sampling_params.py` compares the two."""
+
+    n: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int
+    min_p: float
+    top_n_sigma: float
+    seed: int | None
+    stop: str | list[str] | None
+    stop_token_ids: list[int] | None
+    include_stop_str_in_output: bool
+    ignore_eos: bool
+    max_tokens: int | None
+    min_tokens: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    detokenize: bool
+    skip_special_tokens: bool
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None
+    allowed_token_ids: list[int] | None
+    extra_args: dict[str, Any] | None
+    structured_outputs: StructuredOutputsParams | None
+    output_kind: RequestOutputKind
+    bad_words: list[str] | None
+    bad_words_token_ids: list[list[int]] | None
+    eos_token_ids: list[int] | None
+    logprob_token_ids: list[int] | None
+    skip_reading_prefix_cache: bool | None
+    thinking_token_budget: int | None
+    repetition_detection: RepetitionDetectionParams | None
+    spaces_between_special_tokens: bool
+    flat_logprobs: bool
+    routed_experts_prompt_start: int
+    skip_clone: bool

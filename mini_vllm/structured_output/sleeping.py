@@ -1,0 +1,151 @@
+"""A grammar that sleeps while the model thinks, and begins behind the end of its reasoning.
+
+::
+
+    tokens    "So"  ", "  "</"  "think"  ">"  |  "{"  '"a"'  ...
+    tag        0     0     2      7       8   |            characters of </think> that are there
+    grammar    asleep: any token may come     |  awake: its own masks
+
+While it sleeps, only tokens that would end the tag and go on in one are forbidden: what such a
+token writes behind the tag would have no form.
+
+Source: vllm/v1/structured_output/__init__.py#L322-L370 (StructuredOutputManager.should_advance)
+@ v0.22.1, which leaves the drafts of the step in which the reasoning ends without a form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.structured_output.backend_types import StructuredOutputGrammar
+from mini_vllm.structured_output.token_index import TokenTable, set_bits
+
+ILLEGAL = -1
+
+
+class EndOfReasoning:
+    """Follows the end tag through tokens, wherever they cut it. Shared by all requests.
+
+    A state is the number of the tag's bytes that the text so far ends with.
+
+    Args:
+        tag: in bytes.
+        tokens: the vocabulary; the tag may be one of its special tokens.
+    """
+
+    def __init__(self, tag: bytes, tokens: TokenTable) -> None:
+        self.tag, self.tokens = tag, tokens
+        self._rows: dict[int, np.ndarray] = {}
+        self._ending = [i for i, text in enumerate(tokens.texts) if tag[-1:] in text[:-1]]
+
+    @property
+    def found(self) -> int:
+        """The state behind the tag."""
+        return len(self.tag)
+
+    def walk(self, state: int, token_id: int) -> int:
+        """The state after one token; ILLEGAL if it ends the tag and goes on."""
+        texts = self.tokens.texts
+        text = texts[token_id] if 0 <= token_id < len(texts) else b""
+        text = self.tag[:state] + (text or self.tokens.special.get(token_id, b""))
+        place = text.find(self.tag)
+        if place >= 0:
+            return self.found if place + len(self.tag) == len(text) else ILLEGAL
+        return next(n for n in range(len(self.tag) - 1, -1, -1) if text.endswith(self.tag[:n]))
+
+    def row(self, state: int) -> np.ndarray:
+        """[W] int32: the tokens that are not illegal. Shared; do not write to it."""
+        if state not in self._rows:
+            row = np.full(self.tokens.num_words, -1, dtype=np.int32)
+            illegal = [i for i in self._ending if self.walk(state, i) == ILLEGAL]
+            set_bits(row, illegal, allowed=False)
+            self._rows[state] = row
+        return self._rows[state]
+
+
+class SleepingGrammar(StructuredOutputGrammar):
+    """One request's grammar, behind its reasoning.
+
+    Args:
+        grammar: at its start.
+        end: of the reasoning.
+    """
+
+    def __init__(self, grammar: StructuredOutputGrammar, end: EndOfReasoning) -> None:
+        self.grammar, self.end = grammar, end
+        self.reset()
+
+    @property
+    def is_awake(self) -> bool:
+        return self._states[-1] == self.end.found
+
+    @property
+    def state(self) -> int:
+        return self.grammar.state
+
+    def reset(self) -> None:
+        self.grammar.reset()
+        self._states = [0]  # of the tag: at the start, and after each token until it was found
+        self._num_awake = 0
+        self._settle()
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        states = self._walk(tokens)
+        if ILLEGAL in states or not self._accept_awake(request_id, tokens[len(states) :]):
+            return False
+        self._states += states
+        self._settle()
+        return True
+
+    def _accept_awake(self, request_id: str, tokens: list[int]) -> bool:
+        is_legal = not tokens or self.grammar.accept_tokens(request_id, tokens)
+        self._num_awake += len(tokens) if is_legal else 0
+        return is_legal
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        states = self._walk(tokens)
+        if ILLEGAL in states:
+            return tokens[: len(states) - 1]
+        rest = tokens[len(states) :]
+        return tokens[: len(states)] + (self.grammar.validate_tokens(rest) if rest else [])
+
+    def rollback(self, num_tokens: int) -> None:
+        num_asleep = len(self._states) - 1
+        if not 0 <= num_tokens <= num_asleep + self._num_awake:
+            raise ValueError(
+                f"cannot take {num_tokens} tokens back: {num_asleep + self._num_awake} were "
+                "accepted"
+            )
+        num_awake = min(num_tokens, self._num_awake)
+        self.grammar.rollback(num_awake)
+        self._num_awake -= num_awake
+        del self._states[len(self._states) - (num_tokens - num_awake) :]
+        self._settle()
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        if self.is_awake:
+            self.grammar.fill_bitmask(bitmask, batch_index)
+        else:
+            np.asarray(bitmask)[batch_index] = self.end.row(self._states[-1])
+
+    def is_terminated(self) -> bool:
+        return self.is_awake and self.grammar.is_terminated()
+
+    def must_end(self) -> bool | None:
+        return self.grammar.must_end() if self.is_awake else False
+
+    def _walk(self, tokens: list[int]) -> list[int]:
+        """The states after the tokens of the reasoning; an ILLEGAL one is the last."""
+        states: list[int] = []
+        state = self._states[-1]
+        for token_id in tokens:
+            if state in (self.end.found, ILLEGAL):
+                break
+            state = self.end.walk(state, token_id)
+            states.append(state)
+        return states
+
+    def _settle(self) -> None:
+        self.kept_rows = self.grammar.kept_rows if self.is_awake else None
