@@ -2,7 +2,3 @@
 
 `python -m labkit read 03` builds and opens one phase, `python -m labkit book` the whole course.
 """
-
-from labkit.reader.cli import book, read
-
-__all__ = ["book", "read"]

@@ -9,31 +9,40 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from labkit.citations.symbols import Upstream
+from labkit.course import here
 from labkit.course.files import write_text
 from labkit.course.manifest import Course, Phase
 from labkit.reader import page, templates
+from labkit.reader.boxes import Tab
+from labkit.reader.markdown import BADGES
 from labkit.reader.page import Page
 
 OUTPUT = Path("build") / "book"
 NOTES = "upstream_notes"
-PAGES_OF_DOCS = ("map", "glossary")
-"""Of `docs/`, these are read beside the chapters."""
+PAGES_OF_DOCS = {
+    "map": "Map",
+    "glossary": "Glossary",
+    "sheets": "Sheets",
+    "design": "Three designs",
+    "real-vllm": "Real vLLM",
+}
+"""Of `docs/`, these are read beside the chapters, under these titles."""
 SEARCH = "search-index.js"
 BOOK = "make book"
 
 
 def all_pages(course: Course) -> list[Page]:
-    """Every page of the book: phases that are ready, map and glossary, then the notes."""
+    """Every page of the book: phases that are ready, some of `docs/`, then the notes."""
     phases = [page.phase_page(phase) for phase in course.ready]
     return [p for p in phases if p.files] + docs_pages(course.root) + note_pages(course.root)
 
 
 def docs_pages(root: Path) -> list[Page]:
     """One page for each file of PAGES_OF_DOCS that is there."""
-    files = [root / "docs" / f"{name}.md" for name in PAGES_OF_DOCS]
+    files = {root / "docs" / f"{name}.md": title for name, title in PAGES_OF_DOCS.items()}
     return [
-        Page(f"docs-{file.stem}", file.stem.capitalize(), "", {file: ("note", "Page")})
-        for file in files
+        Page(f"docs-{file.stem}", title, "", {file: (file.stem, "Page")})
+        for file, title in files.items()
         if file.exists()
     ]
 
@@ -59,15 +68,21 @@ def targets(pages: list[Page]) -> dict[Path, str]:
     }
 
 
-def build_one(course: Course, phase: Phase, upstream: Upstream | None) -> Path:
+def build_one(
+    course: Course, phase: Phase, upstream: Upstream | None, tab: Tab | None = None
+) -> Path:
     """Write the page of one phase and return its path. Where no page is yet that it may lead to,
-    one stands in that says which command builds it."""
+    one stands in that says which command builds it.
+
+    Args:
+        tab: what `labkit.tab.site.write` has put beside the page.
+    """
     output = course.root / OUTPUT
     pages = all_pages(course)
     [wanted] = [p for p in pages if p.phase is phase] or [page.phase_page(phase)]
     path = output / f"{wanted.name}.html"
     searched = (output / SEARCH).exists()
-    write_text(path, page.build(wanted, output, upstream, targets(pages), searched))
+    write_text(path, page.build(wanted, output, upstream, targets(pages), searched, tab))
     for name, title, command in [("index", "The start page", BOOK), *map(_stand_in, pages)]:
         if not (output / f"{name}.html").exists():
             write_text(output / f"{name}.html", _absent(title, command))
@@ -85,19 +100,23 @@ def _absent(title: str, command: str) -> str:
     return templates.render("absent.html", style=style, title=title, command=command, book=BOOK)
 
 
-def build_all(course: Course, upstream: Upstream | None) -> Path:
-    """Write every page, the index and the search's data; return the index's path."""
+def build_all(course: Course, upstream: Upstream | None, tab: Tab | None = None) -> Path:
+    """Write every page, the index and the search's data; return the index's path.
+
+    Args:
+        tab: what `labkit.tab.site.write` has put beside the pages.
+    """
     output = course.root / OUTPUT
     pages = all_pages(course)
     where = targets(pages)
     found = Found()
     for one in pages:
-        text = page.build(one, output, upstream, where, searched=True)
+        text = page.build(one, output, upstream, where, searched=True, tab=tab)
         write_text(output / f"{one.name}.html", text)
         _add_to_search(found, one)
     data = json.dumps(asdict(found), ensure_ascii=False, separators=(",", ":"))
     write_text(output / SEARCH, "window.BOOK={};\n".format(data.replace("</", "<\\/")))
-    write_text(output / "index.html", _index(course, pages))
+    write_text(output / "index.html", _index(course, pages, tab))
     return output / "index.html"
 
 
@@ -117,7 +136,9 @@ def _add_to_search(found: Found, one: Page) -> None:
         where = f"{name} · {label}" if one.phase else name
         found.sections.append((where, f"{one.name}.html#{prefix}"))
         for tag, identity, body in re.findall(
-            r'<(h[1-4]|p|li|td)(?: id="([^"]*)")?>(.*?)</\1>', chapter.html, re.DOTALL
+            r'<(h[1-4]|p|li|td)(?: id="([^"]*)")?>(.*?)</\1>',
+            BADGES.sub("", chapter.html),
+            re.DOTALL,
         ):
             text = html.unescape(re.sub(r"<[^>]+>", "", body)).removesuffix("#").strip()
             text = " ".join(text.split())[:400]
@@ -129,7 +150,7 @@ def _add_to_search(found: Found, one: Page) -> None:
                 found.entries.append((text, len(found.sections) - 1, tag[0] == "h"))
 
 
-def _index(course: Course, pages: list[Page]) -> str:
+def _index(course: Course, pages: list[Page], tab: Tab | None) -> str:
     """The start page: every phase with its question, then the notes."""
     built = {p.phase.slug: p for p in pages if p.phase}
     others = [p for p in pages if p.phase is None]
@@ -138,6 +159,8 @@ def _index(course: Course, pages: list[Page]) -> str:
         style=page.asset("reader.css"),
         script="\n".join(map(page.asset, ("theme.js", "search.js", "index.js"))),
         searched=True,
+        tab=tab,
+        here={slug: len(names) for slug, names in here.tasks().items()} if tab else {},
         phases=[(phase, built.get(phase.slug)) for phase in course.phases],
         notes=[p for p in others if not p.title.endswith(".py")],
         maps=[p for p in others if p.title.endswith(".py")],

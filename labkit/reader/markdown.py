@@ -17,6 +17,7 @@ from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
+from labkit.citations.changed import Change, Changes
 from labkit.citations.scan import Citation, scan_text
 from labkit.reader import code
 from labkit.reader.diagrams import draw
@@ -57,6 +58,7 @@ class Links:
         pages: absolute path of a Markdown file -> page (and prefix) that holds it.
         names: what may stand in code and leads somewhere -> where: functions that the learner
             writes, chapters, notes.
+        changes: what a newer release has done to the cited places.
     """
 
     file: Path
@@ -64,6 +66,7 @@ class Links:
     chapters: dict[str, str] = field(default_factory=dict)
     pages: dict[Path, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    changes: Changes = field(default_factory=lambda: Changes({}))
 
     def rewrite(self, href: str) -> str:
         """Where a link of the Markdown file leads to in the built page."""
@@ -143,6 +146,7 @@ class Renderer(RendererHTML):
         found = next(iter(scan_text(f"[`{_symbol(tokens, index)}`]({href})", "")), None)
         if isinstance(found, Citation):
             env["citations"].append(found)
+            env["changed"] = env["links"].changes.of(found)
             lines = f"{found.first}–{found.last}" if found.first < found.last else f"{found.first}"
             data = f'data-path="{found.path}" data-first="{found.first}" data-last="{found.last}"'
             data += f' data-lines="{lines}"'
@@ -151,6 +155,11 @@ class Renderer(RendererHTML):
             return f'<a class="{name}" href="{html.escape(href)}" {data} title="{where}">'
         outside = ' rel="noreferrer"' if href.startswith("http") else ""
         return f'<a href="{html.escape(env["links"].rewrite(href))}"{outside}>'
+
+    def link_close(self, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+        """The end of a link; behind one that cites what has changed since, a badge that says so."""
+        change, env["changed"] = env["changed"], None
+        return "</a>" + (_badge(change, env) if change else "")
 
     def image(self, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
         """A picture, put into the page itself."""
@@ -194,6 +203,26 @@ def _inside_link(tokens: Sequence[Token], index: int) -> bool:
     return before.count("link_open") > before.count("link_close")
 
 
+BADGES = re.compile(r'<button class="since.*?</button><span class="told".*?</span>', re.DOTALL)
+"""What :func:`_badge` has put into a page."""
+
+
+def _badge(change: Change, env: Any) -> str:
+    """A button that opens the sentence about a change, without a script."""
+    env["badges"] += 1
+    anchor = f"{env['prefix']}--since-{env['badges']}"
+    where = f", {change.now}" if change.now else ""
+    said = change.sentences or ("How is not told yet.",)
+    told = " ".join(MarkdownIt("commonmark").renderInline(sentence) for sentence in said)
+    kind = "since read" if change.sentences else "since"
+    label = f"changed in vLLM {change.release}"
+    return (
+        f'<button class="{kind}" popovertarget="{anchor}" title="{label}" aria-label="{label}">'
+        f'\u0394</button><span class="told" id="{anchor}" popover>'
+        f"<b>vLLM {change.release}: {html.escape(change.state + where)}.</b> {told}</span>"
+    )
+
+
 def _plain(token: Token) -> str:
     return "".join(child.content for child in token.children or [])
 
@@ -225,6 +254,8 @@ def render(text: str, prefix: str, links: Links) -> Rendered:
         "links": links,
         "headings": [],
         "citations": [],
+        "changed": None,
+        "badges": 0,
     }
     body = engine.render(text, environment)
     headings: list[Heading] = environment["headings"]

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from labkit.citations.changed import changes_since_the_pin
 from labkit.citations.scan import REPOSITORY
 from labkit.citations.symbols import Upstream
 from labkit.course import source
 from labkit.course.manifest import Exercise, Phase
-from labkit.course.root import PIN
+from labkit.course.root import PIN, ROOT
 from labkit.course.skeleton import is_hole
 from labkit.course.state import State
-from labkit.reader import code, excerpts, markdown, templates
+from labkit.reader import boxes, code, excerpts, markdown, templates
+from labkit.reader.boxes import Tab
 
 ASSETS = Path(__file__).parent / "assets"
 CHAPTERS = {
@@ -72,8 +74,9 @@ def build(
     upstream: Upstream | None,
     pages: dict[Path, str],
     searched: bool = False,
+    tab: Tab | None = None,
 ) -> str:
-    """The page as HTML that needs no other file.
+    """The page as HTML that needs no other file, but for the search's data and the tab.
 
     Args:
         page: what to show; its `rendered` chapters are filled in.
@@ -81,21 +84,26 @@ def build(
         upstream: the pinned source; without it, places are listed with their links.
         pages: Markdown files that other pages of this build hold.
         searched: whether the search of the whole book lies beside the page.
+        tab: what runs the tasks lies beside the page, in `try/`.
     """
     prefixes = {file.name: prefix for file, (prefix, _) in page.files.items()}
     labs = _lab_files(page.phase) if page.phase else []
     names = {task.name: f"#{task.anchor}" for lab in labs for task in lab.tasks}
     names |= {name: f"#{prefix}" for name, prefix in prefixes.items()}
     names |= _note_names(pages, output)
+    changes = changes_since_the_pin(ROOT)
     page.rendered = []
     for file, (prefix, _) in page.files.items():
-        links = markdown.Links(file, output, prefixes, pages, names)
+        links = markdown.Links(file, output, prefixes, pages, names, changes)
         page.rendered.append(markdown.render(file.read_text("utf-8"), prefix, links))
     cited = [citation for chapter in page.rendered for citation in chapter.citations]
     found = excerpts.collect(cited, upstream)
+    about = boxes.facts_of(page.phase, tab) if tab and page.phase else ""
     return templates.render(
         "page.html",
-        style=asset("reader.css"),
+        style=asset("reader.css") + (asset("tab.css") if about else ""),
+        tab=tab,
+        about=Markup(about),
         script="\n".join(map(asset, ("theme.js", "search.js", "reader.js"))),
         title=page.title,
         mark=page.mark,
@@ -103,7 +111,7 @@ def build(
         searched=searched,
         layout=_layout(bool(found), bool(labs)),
         chapters=page.files.values(),
-        articles=[_article(page, i) for i in range(len(page.rendered))],
+        articles=[_article(page, i, tab) for i in range(len(page.rendered))],
         found=found,
         files=labs,
         places=Markup(_places(found).replace("</", "<\\/")),
@@ -127,13 +135,17 @@ def _layout(cites: bool, has_files: bool) -> str:
     return "split" if has_files else "split no-files"
 
 
-def _article(page: Page, index: int) -> tuple[str, str, Markup]:
-    """Anchor and name of a chapter, and its text with a table of contents below the title."""
-    (prefix, label), chapter = list(page.files.values())[index], page.rendered[index]
+def _article(page: Page, index: int, tab: Tab | None) -> tuple[str, str, Markup]:
+    """Anchor and name of a chapter, and its text with a table of contents below the title, and the
+    box of each task."""
+    file, (prefix, label) = list(page.files.items())[index]
+    chapter, text = page.rendered[index], page.rendered[index].html
+    if tab and page.phase:
+        text = boxes.with_boxes(page.phase, file.name, prefix, text)
     entries = [h for h in chapter.headings if h.level == 2]
-    heading, closing, rest = chapter.html.partition("</h1>\n")
+    heading, closing, rest = text.partition("</h1>\n")
     if not closing or len(entries) <= 2:
-        return prefix, label, Markup(chapter.html)
+        return prefix, label, Markup(text)
     contents = templates.render("contents.html", entries=entries)
     return prefix, label, Markup(f"{heading}{closing}{contents}{rest}")
 

@@ -229,7 +229,7 @@
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
-    if (event.target.matches("input, select, textarea")) return;
+    if (event.target.matches("input, select, textarea") || event.target.isContentEditable) return;
     const action = keys[event.key];
     if (action) { event.preventDefault(); action(); }
   });

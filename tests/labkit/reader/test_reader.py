@@ -14,10 +14,11 @@ from labkit.citations.symbols import Upstream
 from labkit.cli import call_typer
 from labkit.course.manifest import Course
 from labkit.course.state import State, fingerprint
-from labkit.reader import book, page, read
+from labkit.reader import page
 from labkit.reader.book import OUTPUT, all_pages, build_all, build_one, targets
 from labkit.reader.code import highlight_lines
 from labkit.reader.diagrams import draw
+from labkit.tab.cli import book, read
 from tests.labkit.reading_course import (
     CLOSE,
     STEP_3,
@@ -267,7 +268,7 @@ def test_read_of_what_is_not_there(course: Course, capsys: Capture) -> None:
 
 
 def test_book_command_prints_the_index(course: Course, capsys: Capture) -> None:
-    assert run(book, course, "--no-open") == 0
+    assert run(book, course, "--no-open", "--no-tab") == 0
     assert "build/book/index.html" in capsys.readouterr().out
 
 

@@ -1,0 +1,384 @@
+"""The book's tasks in a real Chromium and a real Firefox: from a cold page to a green task, work
+that is kept, no network, endless loops, two tabs, and the way to a machine.
+
+    python -m pytest tests/browser/test_tab_in_browser.py -m slow -s
+
+prints how many seconds each step took. It needs Chromium, and Pyodide: a network, or an earlier
+`make book`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    BrowserType,
+    Error,
+    Page,
+    Playwright,
+    sync_playwright,
+)
+
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import ROOT
+from labkit.reader.book import OUTPUT, build_one
+from labkit.reader.browser import FLAGS, find_browser
+from labkit.tab import pyodide, site, taking
+from tests.browser.test_contrast_in_browser import FAINT
+
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
+COURSE = Course(ROOT)
+ZERO, THREE = COURSE.phase("00"), COURSE.phase("03")
+HOLE = "RequestStatus.is_finished"
+WAIT = 300_000
+"""Milliseconds: a machine that is busy with other tests takes long to start Python."""
+EDIT = """([old, text]) => {
+  const { box } = document.querySelector(".editor").closest(".try");
+  if (!box.editor.text().includes(old)) throw new Error(`the editor does not hold ${old}`);
+  box.editor.replace(box.editor.text().replace(old, () => text));
+  box.changed();
+}"""
+"""An edit, without the time that keys take."""
+TEXT = "document.querySelector('.editor').closest('.try').box.editor.text()"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """As `python -m http.server`: no header says anything of isolation."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the book of phases 00 and 03, two folders below the root of a plain server."""
+    if find_browser() is None:
+        pytest.skip("NOT RUN: Chromium is not installed (set CHROMIUM to its path)")
+    output = ROOT / OUTPUT
+    try:
+        tab = site.write(COURSE, output)
+    except pyodide.Unavailable as why:
+        pytest.skip(f"NOT RUN: {why}")
+    for phase in (ZERO, THREE):
+        build_one(COURSE, phase, None, tab)
+    site.write_worker(output)
+    root = tmp_path_factory.mktemp("www")
+    shutil.copytree(output, root / "some" / "where")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}/some/where/"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def chromium(playwright: Playwright) -> BrowserType:
+    return playwright.chromium
+
+
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def context(request: pytest.FixtureRequest, chromium: BrowserType) -> Iterator[BrowserContext]:
+    """A browser of its own: what it stores outlives a page."""
+    if request.param == "chromium":
+        browser = chromium.launch(executable_path=find_browser(), args=list(FLAGS))
+        made = browser.new_context(accept_downloads=True)
+    else:
+        browser, made = in_firefox(request.getfixturevalue("playwright"))
+    made.set_default_timeout(WAIT)
+    yield made
+    browser.close()
+
+
+def in_firefox(playwright: Playwright) -> tuple[Browser, BrowserContext]:
+    """The system's Firefox, as far as this Playwright knows it."""
+    program = shutil.which("firefox-esr") or shutil.which("firefox")
+    if program is None:
+        pytest.skip("NOT RUN: Firefox is not installed")
+    try:
+        browser = playwright.firefox.launch(channel="moz-firefox", executable_path=program)
+        return browser, browser.new_context()
+    except Error as error:
+        pytest.skip(f"NOT RUN: this Playwright cannot drive {program}: {error.message[:200]}")
+
+
+def say(what: str, begin: float) -> None:
+    print(f"\n  {what}: {time.monotonic() - begin:.1f} s", end="", flush=True)
+
+
+def open_task(context: BrowserContext, book: str, phase: str, number: int) -> Page:
+    page = context.new_page()
+    page.goto(f"{book}{phase}.html#build")
+    page.click(f".try >> nth={number - 1} >> .begin")
+    page.wait_for_selector(".cm-content")
+    return page
+
+
+def edit(page: Page, old: str, new: str) -> None:
+    page.evaluate(EDIT, [old, new])
+
+
+def hole(phase: Phase, task: str) -> str:
+    """The text that a task's first hole has in the skeleton, from its TODO to its bracket."""
+    text = (ROOT / phase.lab_path(phase.exercise(task).module)).read_text("utf-8")
+    begin = text.index(f"        # TODO {task}\n")
+    return text[begin : text.index("        )\n", begin) + len("        )\n")]
+
+
+def run(page: Page) -> str:
+    """Press Ctrl-Enter; the words that come."""
+    page.evaluate("document.querySelector('.status').textContent = ''")
+    page.click(".cm-content")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function(
+        "/green|stopped/.test(document.querySelector('.try .status')?.textContent)"
+    )
+    return str(page.text_content(".words"))
+
+
+def test_cold_to_red_to_green_and_kept(book: str, context: BrowserContext) -> None:
+    begin = time.monotonic()
+    page = open_task(context, book, ZERO.slug, 1)
+    say("a cold page with its editor", begin)
+    red = run(page)
+    say("to the first red", begin)
+    assert "○ 00.1" in red and "not written yet" in red
+    again = time.monotonic()
+    edit(page, hole(ZERO, "00.1"), "        return status >= RequestStatus.PREEMPTED\n")
+    wrong = run(page)
+    say("warm, to a red that is explained", again)
+    assert "first difference" in wrong and "expected" in wrong
+    edit(page, ">= RequestStatus.PREEMPTED", "> RequestStatus.PREEMPTED")
+    green = run(page)
+    say("to the first green", begin)
+    assert "✓ 00.1" in green
+    page.close()
+    begin = time.monotonic()
+    page = open_task(context, book, ZERO.slug, 1)
+    assert "return status > RequestStatus.PREEMPTED" in str(page.text_content(".cm-content"))
+    assert page.locator(".try.green").count() == 1
+    assert page.evaluate("crossOriginIsolated"), "sw.js is at work"
+    assert "✓ 00.1" in run(page)
+    say("a second visit, to green", begin)
+    page.close()
+
+
+def test_an_endless_loop_is_shown_with_its_line(book: str, context: BrowserContext) -> None:
+    page = open_task(context, book, ZERO.slug, 1)
+    edit(page, "return status > RequestStatus.PREEMPTED", "while True: status = status")
+    begin = time.monotonic()
+    words = run(page)
+    say("an endless loop, interrupted", begin)
+    assert "endless loop?" in words
+    assert "It was at labs/00-orientation/request.py" in words
+    edit(page, "while True: status = status", "return status > RequestStatus.PREEMPTED")
+    assert "✓ 00.1" in run(page), "the same Python goes on"
+    page.close()
+
+
+def test_without_isolation_python_is_thrown_away(book: str, chromium: BrowserType) -> None:
+    """The first page of a first visit, as long as no service worker is at work."""
+    browser = chromium.launch(executable_path=find_browser(), args=list(FLAGS))
+    context = browser.new_context(service_workers="block")
+    context.set_default_timeout(WAIT)
+    page = open_task(context, book, ZERO.slug, 1)
+    assert not page.evaluate("crossOriginIsolated")
+    edit(page, hole(ZERO, "00.1"), "        while True: status = status\n")
+    begin = time.monotonic()
+    words = run(page)
+    say("an endless loop, thrown away", begin)
+    assert "Still running, so it was stopped (endless loop?)" in words
+    edit(page, "while True: status = status", "return status > RequestStatus.PREEMPTED")
+    assert "✓ 00.1" in run(page)
+    browser.close()
+
+
+def test_without_a_network(book: str, context: BrowserContext) -> None:
+    try:
+        context.set_offline(True)
+    except Error as error:
+        pytest.skip(f"NOT RUN: this browser cannot be taken off the network: {error.message[:80]}")
+    try:
+        begin = time.monotonic()
+        page = open_task(context, book, ZERO.slug, 1)
+        assert "✓ 00.1" in run(page)
+        say("without a network, to green", begin)
+        page.goto(f"{book}index.html")
+        assert page.title() == "mini_vllm"
+        page.close()
+    finally:
+        context.set_offline(False)
+
+
+def test_memory_and_output_are_bounded(book: str, context: BrowserContext) -> None:
+    """What grows without end meets a MemoryError, megabytes of output are cut; Python goes on."""
+    page = open_task(context, book, ZERO.slug, 1)
+    right = "return status > RequestStatus.PREEMPTED"
+    edit(page, right, "grown = bytearray(1 << 30); " + right)
+    assert "MemoryError" in run(page)
+    edit(page, "grown = bytearray(1 << 30); ", "print('x' * 5_000_000); ")
+    words = run(page)
+    assert "✓ 00.1" in words and len(words) < 300_000
+    edit(page, "print('x' * 5_000_000); ", "")
+    assert "✓ 00.1" in run(page)
+    page.close()
+
+
+def test_what_is_not_python_and_what_cannot_be_imported_is_said(
+    book: str, context: BrowserContext
+) -> None:
+    page = open_task(context, book, ZERO.slug, 1)
+    edit(page, "import enum\n", "import enum\nimport torch\n")
+    assert "torch cannot be imported in a browser's tab" in run(page)
+    edit(page, "import enum\nimport torch\n", "import enum)\n")
+    words = run(page)
+    assert "is not Python" in words and "\n" in words and "^" in words
+    assert page.locator(".cm-wrong").count() == 1
+    edit(page, "import enum)\n", "import enum\n")
+    assert "✓ 00.1" in run(page)
+    page.close()
+
+
+def test_a_run_is_stepped_through_and_the_quiz_asks(book: str, context: BrowserContext) -> None:
+    page = open_task(context, book, THREE.slug, 2)
+    page.click("text=Watch it run")
+    page.wait_for_selector(".steps:not([hidden])")
+    steps = page.frame_locator(".steps")
+    steps.locator("#now").wait_for()
+    page.locator(".steps").scroll_into_view_if_needed()
+    steps.locator("[data-do=forward]").click()
+    assert steps.locator("#now").text_content() == "1 / 33"
+    assert steps.locator("section.run").count() == 2
+    page.click(".chapters a:last-child")
+    page.click("text=Questions of 03")
+    page.wait_for_selector(".quiz .question")
+    page.click(".quiz >> text=Skip")
+    page.wait_for_selector(".quiz >> text=Next")
+    assert str(page.text_content(".quiz .said")).startswith("… it is ")
+    page.close()
+
+
+def test_without_storage_and_without_new_webassembly(book: str, context: BrowserContext) -> None:
+    """Both are said in a sentence, and what was written stands on the page."""
+    page = context.new_page()
+    page.add_init_script(
+        "IDBObjectStore.prototype.put = () => {"
+        " throw new DOMException('full', 'QuotaExceededError'); }; delete WebAssembly.Tag;"
+    )
+    page.goto(f"{book}{ZERO.slug}.html#build")
+    page.click(".try >> nth=1 >> .begin")
+    page.wait_for_selector(".cm-content")
+    edit(page, "from __future__", "# mine\nfrom __future__")
+    page.wait_for_function("/not kept/.test(document.querySelector('.try .status').textContent)")
+    assert "export it under “Your work”" in str(page.text_content(".try .status"))
+    page.click(".cm-content")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".words:not([hidden])")
+    assert "it has no WebAssembly exceptions" in str(page.text_content(".words"))
+    assert "# mine" in page.evaluate(TEXT)
+    page.close()
+
+
+def test_a_task_is_done_with_keys_alone(book: str, context: BrowserContext) -> None:
+    page = context.new_page()
+    page.goto(f"{book}{ZERO.slug}.html#build")
+    page.wait_for_selector(".try .begin")
+    page.focus(".try >> nth=0 >> .begin")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cm-content")
+    page.wait_for_function("document.activeElement.classList.contains('cm-content')")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("/green/.test(document.querySelector('.try .status').textContent)")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Run"
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_of_a_box_and_of_the_quiz_can_be_read(
+    book: str, context: BrowserContext, scheme: Literal["light", "dark"]
+) -> None:
+    """On a desktop and on a telephone; nothing is wider than its screen."""
+    page = context.new_page()
+    try:
+        page.emulate_media(color_scheme=scheme)
+    except Error as error:
+        pytest.skip(f"NOT RUN: this browser's colours cannot be chosen: {error.message[:80]}")
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(f"{book}{ZERO.slug}.html#build")
+        page.click(".try >> nth=1 >> .begin")
+        page.wait_for_selector(".cm-content")
+        run(page)
+        assert page.evaluate(FAINT) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click(".chapters a:last-child")
+    page.click("text=Questions of 00")
+    page.wait_for_selector(".quiz .question")
+    assert page.evaluate(FAINT) == []
+    page.close()
+
+
+def test_two_tabs_do_not_overwrite_each_other(book: str, context: BrowserContext) -> None:
+    """What one saves, the other shows; where both have edited, one is asked."""
+    one, other = (open_task(context, book, ZERO.slug, 2) for _ in range(2))
+    edit(one, "from __future__", "# of one\nfrom __future__")
+    other.wait_for_selector(".cm-content >> text=# of one")
+    for page, word in ((one, "first"), (other, "second")):  # before either of them is saved
+        edit(page, "# of one", f"# of the {word}")
+    asked = next(page for page in looked_at(one, other) if page.locator(".asked p").count())
+    asked.click("text=Keep this one")
+    asked.click("text=Your work…")
+    asked.click("text=Earlier texts")
+    assert "another tab's text" in str(asked.text_content(".work-dialog"))
+    one.close()
+    other.close()
+
+
+def looked_at(*pages: Page) -> Iterator[Page]:
+    """The pages, again and again, for as long as a question may take to come."""
+    for _ in range(200):
+        yield from pages
+        time.sleep(0.1)
+
+
+def test_what_is_written_here_gets_the_same_verdict_on_a_machine(
+    book: str, context: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Export, `labkit import`, `make lab-03`; and the way back into a browser."""
+    page = open_task(context, book, THREE.slug, 2)
+    edit(page, hole(THREE, "03.2"), "        return min(num_new_tokens, token_budget)\n")
+    here = run(page)
+    assert "✗ 03.2" in here
+    page.click("text=Your work…")
+    with page.expect_download() as download:
+        page.click("text=Export as zip")
+    file = tmp_path / "work.zip"
+    download.value.save_as(file)
+    page.close()
+    root = tmp_path / "course"
+    shutil.copytree(ROOT, root, symlinks=True, ignore=shutil.ignore_patterns(
+        ".git", "build", ".upstream", ".labkit", "*.safetensors", "results"))  # fmt: skip
+    monkeypatch.setenv("LABKIT_ROOT", str(root))
+    taking.take(file)
+    words = [sys.executable, "-m", "labkit", "lab", "03", "--task", "2"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, env=dict(os.environ))
+    assert [line.rstrip() for line in here.splitlines()] == done.stdout.splitlines()
