@@ -8,10 +8,14 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from mini_vllm.errors import RequestFailure
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.pooling_params import PoolingParams
 
 
 class BlockHasher(Protocol):
@@ -123,6 +127,7 @@ class Request:
         lora_name: adapter the request uses; cached blocks are shared per adapter.
         mm_hashes: ``(offset, length, content hash)`` of each image placeholder in the prompt.
         mm_features: the same images with what an encoder needs; ``mm_hashes`` then follows.
+        pooling_params: of a request that is over when its prompt is computed; None: it generates.
 
     Source: vllm/v1/request.py#L59-L312 (Request) @ v0.22.1
     """
@@ -139,9 +144,11 @@ class Request:
         lora_name: str | None = None,
         mm_hashes: Iterable[tuple[int, int, str]] = (),
         mm_features: Iterable[MultiModalFeatureSpec] | None = None,
+        pooling_params: PoolingParams | None = None,
     ) -> None:
         self.request_id = request_id
         self.sampling_params = sampling_params or SamplingParams(temperature=0.0)
+        self.pooling_params = pooling_params
         self.priority = priority
         self.arrival_time = time.time() if arrival_time is None else arrival_time
         self.eos_token_id = None if self.sampling_params.ignore_eos else eos_token_id
@@ -164,7 +171,9 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        """A stop token, "kv_capacity" or "grammar_end", or what went wrong."""
+        """The stop token that ended it, or a ``StopCause`` of ``core/scheduler_output.py``."""
+        self.failure: RequestFailure | None = None
+        """After FINISHED_ERROR: what went wrong, and whose fault it is."""
 
         extra_args = self.sampling_params.extra_args or {}
         params = extra_args.get("kv_transfer_params")
@@ -207,7 +216,7 @@ class Request:
     def num_output_placeholders(self) -> int:
         """Tokens that steps on their way will sample: how many is known, but not which.
 
-        Whoever has computed its last known token has been sampled from, and each further token
+        A request that has computed its last known token has been sampled from; each further token
         that was scheduled stands for one more::
 
             all_token_ids          | 7 1 5 2 |                        num_tokens 4
@@ -241,7 +250,10 @@ class Request:
 
     @property
     def skip_reading_prefix_cache(self) -> bool:
-        """Prompt logprobs need the logits of every prompt token, so nothing may be skipped."""
+        """Prompt logprobs need the logits of every prompt token, so nothing may be skipped; nor
+        where all hidden states are pooled."""
+        if self.pooling_params is not None:
+            return bool(self.pooling_params.skip_reading_prefix_cache)
         params = self.sampling_params
         return bool(params.skip_reading_prefix_cache) or params.prompt_logprobs is not None
 

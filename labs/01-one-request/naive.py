@@ -81,7 +81,7 @@ def greedy_without_cache(
 ) -> list[int]:
     """Generate ``max_tokens`` tokens, computing the whole sequence anew for each of them.
 
-    Every step starts from an empty :class:`ContiguousKVCache` and calls
+    Every step starts from a new, empty :class:`ContiguousKVCache` and calls
     :func:`next_token_logits` with all tokens so far, from position 0. The next token is the one
     with the largest logit.
 

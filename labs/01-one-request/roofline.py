@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mini_vllm.model.config import ModelArgs
+from mini_vllm.platforms import platform_of
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,11 @@ def measure_machine(device: str = "cpu", dtype: str = "float32") -> Machine:
     """
     import torch  # only measuring needs it; counting does not
 
-    size = 1024 if device == "cpu" else 8192
+    is_host = platform_of(device).is_host
+    size = 1024 if is_host else 8192
     a = torch.randn(size, size, device=device, dtype=getattr(torch, dtype))
     flops = 2 * size**3 / _best_seconds(lambda: a @ a, device)
-    data = torch.ones(2**25 if device == "cpu" else 2**29, device=device)
+    data = torch.ones(2**25 if is_host else 2**29, device=device)
     bandwidth = data.numel() * data.itemsize / _best_seconds(data.sum, device)
     return Machine(flops, bandwidth)
 
@@ -160,7 +162,4 @@ def _best_seconds(action: Callable[[], object], device: str, repeats: int = 7) -
 
 
 def _wait_for(device: str) -> None:
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.synchronize()
+    platform_of(device).synchronize()

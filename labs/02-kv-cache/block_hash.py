@@ -33,7 +33,7 @@ def hash_block(
 
     Returns:
         32 bytes of SHA-256 over the parent, the tokens as 64-bit integers (array type ``"q"``),
-        and the extra keys in any form. A plain ``hash()`` would not do: whoever can make prompts
+        and the extra keys in any form. A plain ``hash()`` would not do: a user who can make prompts
         collide reads foreign KV.
     """
     # TODO 02.1
@@ -66,7 +66,7 @@ class BlockHasher:
 
     Args:
         block_size: tokens per block.
-        root: the parent of every first block. None: random, so that nobody outside can
+        root: the parent of every first block. None: random, so that no outsider can
             predict a hash; pass one to make hashes repeat between processes.
     """
 

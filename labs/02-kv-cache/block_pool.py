@@ -94,6 +94,18 @@ class FreeKVCacheBlockQueue:
             " (phase 02, 02-mini-build.md#task-2)"
         )
 
+    def prepend_all(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put ``blocks`` at the other end, in this order: the first is given away next.
+
+        Only the profile "current" asks for it; vLLM 0.32.0 calls it ``prepend_n``.
+        """
+        for block in reversed(blocks):
+            first = self._head.next_free
+            assert first is not None
+            block.prev_free, block.next_free = self._head, first
+            self._head.next_free = first.prev_free = block
+        self.num_free_blocks += len(blocks)
+
     def __iter__(self) -> Iterator[KVCacheBlock]:
         """From the next block to be given away to the last."""
         block = self._head.next_free
@@ -117,7 +129,7 @@ class BlockPool:
     """
 
     def __init__(self, num_gpu_blocks: int, enable_caching: bool = True) -> None:
-        fix = "block 0 is the null block, and somebody needs another; raise it"
+        fix = "block 0 is the null block, and requests need others; raise it"
         require_at_least("num_gpu_blocks", num_gpu_blocks, 2, fix)
         require_flag("enable_caching", enable_caching)
         self.num_gpu_blocks = num_gpu_blocks
@@ -170,7 +182,7 @@ class BlockPool:
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Let one more request hold ``blocks``, which it found by their hashes.
 
-        A block that nobody held comes back out of the free queue.
+        An unheld block comes back out of the free queue.
 
         Source: vllm/v1/core/block_pool.py#L402-L417 (BlockPool.touch) @ v0.22.1
         """
@@ -183,7 +195,7 @@ class BlockPool:
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Let one request go of ``ordered_blocks``; the first of them will be reused first.
 
-        Only a block that nobody else holds becomes free. It keeps its hash.
+        Only a block that no other request holds becomes free. It keeps its hash.
 
         Source: vllm/v1/core/block_pool.py#L419-L433 (BlockPool.free_blocks) @ v0.22.1
         """

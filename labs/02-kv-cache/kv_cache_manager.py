@@ -2,7 +2,7 @@
 
 The manager answers one question for the scheduler, "can this request have slots for so many
 more tokens?", with the new blocks or with None. It decides no policy: None means that the
-scheduler must preempt somebody or wait.
+scheduler must preempt a request or wait.
 
 Source: vllm/v1/core/kv_cache_manager.py#L110-L570 (KVCacheManager) @ v0.22.1
 """
@@ -134,6 +134,7 @@ class KVCacheManager:
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
     ) -> KVCacheBlocks | None:
         """Give ``request`` slots for ``num_new_tokens`` more tokens.
 
@@ -151,6 +152,7 @@ class KVCacheManager:
             new_computed_blocks: the blocks that it found.
             num_lookahead_tokens: further slots for draft tokens of the next step.
             full_sequence_must_fit: refuse unless the blocks of *all* its tokens are free now.
+            reserved_blocks: refuse unless so many blocks stay free (a ``watermark``).
 
         Returns:
             The newly allocated blocks (possibly none: the last block may have room), or

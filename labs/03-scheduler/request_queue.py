@@ -70,7 +70,7 @@ class FCFSRequestQueue:
         )
 
     def prepend_request(self, request: Request) -> None:
-        """Go to the front of the line: whoever was preempted has waited longest."""
+        """Go to the front of the line: a preempted request has waited longest."""
         # TODO 03.1
         raise NotImplementedError(
             "TODO 03.1: write FCFSRequestQueue.prepend_request in labs/03-scheduler/request_queue.py"

@@ -22,18 +22,20 @@ from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
 from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.profile_rules import ProfileRules, pool_for
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
-from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput, StopCause
 from mini_vllm.core.step_plan import StepPlan
+from mini_vllm.errors import RequestFailure
 from mini_vllm.request import Request, RequestStatus
 
 
-class Scheduler:
+class Scheduler(ProfileRules):
     """Decides, step by step, which requests compute how many tokens in which blocks.
 
     One step is ``schedule()``, a forward pass, ``update_from_output()``. The scheduler owns the
     order and the budget; the :class:`KVCacheManager` owns the blocks. The seam between them is
-    ``allocate_slots``, and its ``None`` means that somebody must be preempted.
+    ``allocate_slots``, and its ``None`` means that a request must be preempted.
 
     Args:
         scheduler_config: budget, limits and policy.
@@ -46,7 +48,7 @@ class Scheduler:
     """
 
     supports: ClassVar[frozenset[str]] = frozenset(
-        {"drafts", "encoder", "connector", "grammar", "pp", "async"}
+        {"drafts", "encoder", "connector", "grammar", "pp", "async", "groups"}
     )
     """Features that a scheduler can serve; those of :mod:`mini_vllm.policies` can serve fewer."""
 
@@ -70,8 +72,11 @@ class Scheduler:
             cache_config.enable_prefix_caching,
             hash_root,
         )
+        self.rules = scheduler_config.rules
+        self.kv_cache_manager.block_pool = pool_for(self.rules, self.kv_cache_manager.block_pool)
         self.requests: dict[str, Request] = {}
         """All unfinished requests, by id."""
+        self.long_prefill_cap = self._cap_of_step()
         self.running: list[Request] = []
         """Those that hold blocks, in the order of their admission."""
         self.waiting: RequestQueue = create_request_queue(scheduler_config.policy)
@@ -112,8 +117,8 @@ class Scheduler:
         if self.cache_config.enable_prefix_caching:
             request.set_block_hasher(self.kv_cache_manager.block_hasher)
         self.requests[request.request_id] = request
-        blocked = RequestStatus.is_blocked(request.status)
-        (self.skipped_waiting if blocked else self.waiting).add_request(request)
+        apart = not self.rules.skipped_keep_their_queue and RequestStatus.is_blocked(request.status)
+        (self.skipped_waiting if apart else self.waiting).add_request(request)
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
@@ -168,7 +173,7 @@ class Scheduler:
     # ------------------------------------------------------------------ one step
 
     def schedule(self) -> SchedulerOutput:
-        """Plan one step: first the running requests, then, if nobody had to go, waiting ones.
+        """Plan one step: first the running requests, then, if none had to go, waiting ones.
 
         ``num_computed_tokens`` advances here, not after the forward pass, so that the next
         step can be planned while this one still runs. Only rejected drafts are taken back.
@@ -184,10 +189,12 @@ class Scheduler:
         paused = self.pause_state == PauseState.PAUSED_ALL
         token_budget = 0 if paused else self.scheduler_config.max_num_batched_tokens
         step = StepPlan(token_budget, self.extensions)
+        self.long_prefill_cap = self._cap_of_step()
         self._schedule_running(step)
         self._report_preempted(step)
         if not step.preempted and self.pause_state == PauseState.UNPAUSED:
             self._schedule_waiting(step)
+            self._return_skipped()
         self._check_progress(step)
         output = self._make_output(step)
         self._advance_computed_tokens(output)
@@ -200,7 +207,8 @@ class Scheduler:
 
         In this order: at most ``long_prefill_token_threshold`` (0: no such cap), at most
         ``token_budget``, and no token at or beyond position ``max_model_len - 1``, for the
-        last token of a full-length sequence is sampled but never computed.
+        last token of a full-length sequence is sampled but never computed. ``long_prefill_cap`` is
+        that threshold, as the profile counts it.
 
         Returns:
             The tokens to schedule; 0 if there are none.
@@ -269,16 +277,17 @@ class Scheduler:
             " (phase 03, 02-mini-build.md#task-3)"
         )
 
-    def _refund(self, step: StepPlan, victim: Request) -> bool:
+    def _refund(self, step: StepPlan, victim: Request, index: int = 0) -> bool:
         """Take a victim out of the plan; its tokens go back to the budget. False: it was not in.
 
         Blocks that this step was to fill are findable already, but now they are never filled.
+        With a profile, the answer is whether position ``index`` of ``running`` moves down.
         """
         refunded = step.refund(victim)
         if refunded and self.scheduler_config.uncache_refunded_blocks:
             self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
         step.report_preempted(victim, was_in_plan=refunded)
-        return refunded
+        return self._moves_position(victim, index, refunded)
 
     def _report_preempted(self, step: StepPlan) -> None:
         """Tell the extensions of victims that :meth:`_refund` was not asked about: they were not
@@ -306,7 +315,7 @@ class Scheduler:
 
         A request that waits for something else, or that an extension holds back, is skipped
         and asked again in the next step. One that cannot have its blocks ends the pass, even if
-        a smaller one behind it could: nobody is overtaken, and nobody is preempted for it.
+        a smaller one behind it could: no request is overtaken, and none is preempted for it.
 
         Source: vllm/v1/core/sched/scheduler.py#L544-L823 (Scheduler.schedule) @ v0.22.1
         """
@@ -353,7 +362,8 @@ class Scheduler:
         The prefix cache says how many tokens are computed already. The rest, which for a
         resumed request includes its output, is cut to the threshold and the budget; with
         chunked prefill off it must fit the budget whole. ``allocate_slots`` has the last word. It
-        is asked for no lookahead slots: before the first token nothing can be guessed.
+        is asked for no lookahead slots: before the first token nothing can be guessed. Profiles and
+        options add their own arguments (:meth:`_at_admission`).
 
         Returns:
             False, with nothing changed, if it has to wait. The caller removes it from its queue.
@@ -370,12 +380,12 @@ class Scheduler:
         """End a request that not even the empty pool could hold, instead of retrying for ever.
 
         It ends FINISHED_LENGTH_CAPPED with the stop reason "kv_capacity" and keeps its output.
-        Upstream lets it wait for ever, and with it everyone behind it.
+        Upstream lets it wait for ever, and with it all requests behind it.
         """
         num_tokens = min(request.num_tokens + num_lookahead_tokens, self.max_model_len)
         if num_tokens <= self.kv_cache_manager.capacity_in_tokens:
             return False
-        request.stop_reason = "kv_capacity"
+        request.stop_reason = StopCause.KV_CAPACITY
         self.finish_requests(request.request_id, RequestStatus.FINISHED_LENGTH_CAPPED)
         self.capped.append(request)
         return True
@@ -400,8 +410,8 @@ class Scheduler:
                 config = self.scheduler_config
                 if request.num_tokens <= config.max_num_batched_tokens:
                     raise NoProgressError(
-                        f"nobody runs, and {request} is not admitted, though its tokens are within "
-                        f"max_num_batched_tokens, {config.max_num_batched_tokens}; see who holds "
+                        f"none runs, and {request} is not admitted, though its tokens are within "
+                        f"max_num_batched_tokens, {config.max_num_batched_tokens}; see what holds "
                         "it back, or abort it"
                     )
                 chunks, remedy = "on", " or raise the budget"
@@ -443,7 +453,8 @@ class Scheduler:
 
         For every scheduled request that is still unfinished: take back ``num_computed_tokens``
         for rejected drafts, append its tokens one by one until one of them ends it
-        (:meth:`check_stop`; tokens after that are dropped), and free it if it has ended.
+        (:meth:`check_stop`; tokens after that are dropped), and free it if it has ended. All that
+        end in a step are finished together (:meth:`_finish`).
 
         Args:
             output: the plan that was executed.
@@ -499,6 +510,8 @@ class Scheduler:
         is number ``max_tokens``        FINISHED_LENGTH_CAPPED  always
         ==============================  ======================  ===================
 
+        With ``rules.stop_ignores_min_tokens`` the last column says "always" in every row: such
+        tokens are masked while sampling.
         An EOS on the last permitted token is a stop. Upstream asks for ``min_tokens`` first of
         all, so there a length cap below it is never seen and the request runs for ever.
 
@@ -532,12 +545,12 @@ class Scheduler:
             request.spec_token_ids = drafts
 
     def fail_requests(
-        self, output: SchedulerOutput, reasons: Mapping[str, str]
+        self, output: SchedulerOutput, reasons: Mapping[str, RequestFailure | str]
     ) -> list[EngineCoreOutput]:
         """End requests whose part of a step has failed, with FINISHED_ERROR.
 
         Their blocks leave the prefix cache from the first token of this step on: they were made
-        findable before they were computed, and nobody may find what was never written.
+        findable before they were computed, and no lookup may find what was never written.
 
         Args:
             output: the plan that failed, wholly or for some of its requests.
@@ -550,7 +563,7 @@ class Scheduler:
         for request in failed:
             num_valid = output.num_computed_tokens(request.request_id)
             self.kv_cache_manager.uncache_blocks(request, num_valid)
-            request.stop_reason = reasons[request.request_id]
+            request.failure = RequestFailure.of(reasons[request.request_id])
         self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))
         return [EngineCoreOutput.last(request, [], request.status) for request in failed]
 
@@ -577,7 +590,7 @@ class Scheduler:
         queued = [request.request_id for request in (*self.running, *waiting)]
         known = self.requests
         assert sorted(queued) == sorted(known), (
-            "each unfinished request stands in one queue, once, and nobody else does; not so "
+            "each unfinished request stands in one queue, once, and no other does; not so "
             f"{[i for i in sorted({*queued, *known}) if i not in known or queued.count(i) != 1]}"
         )
         assert len(self.running) <= self.scheduler_config.max_num_seqs

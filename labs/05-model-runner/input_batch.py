@@ -188,7 +188,7 @@ class InputBatch:
     def remove_request(self, req_id: str) -> None:
         """Leave a hole (None) where the request was; one that has no row is ignored.
 
-        The arrays keep what they hold: nobody reads a row without an owner, and the next owner
+        The arrays keep what they hold: no step reads a row without an owner, and the next owner
         writes over it.
 
         Source: vllm/v1/worker/gpu_input_batch.py#L510-L564 (InputBatch.remove_request) @ v0.22.1

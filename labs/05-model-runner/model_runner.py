@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.scheduler_output import NewRequestData, SchedulerOutput
+from mini_vllm.platforms import platform_of
 from mini_vllm.worker.input_batch import (
     CachedRequestState,
     FlatBatch,
@@ -37,7 +38,7 @@ class ModelRunner(RunnerFrame):
     def _update_states(self, output: SchedulerOutput) -> None:
         """Bring the batch's rows in line with the plan: first those who go, then those who come.
 
-        Whoever goes makes room: rows are as many as may run at once. Holes that are left at the
+        Requests that go make room: rows are as many as may run at once. Holes that are left at the
         end are closed.
 
         Source: vllm/v1/worker/gpu_model_runner.py#L1116-L1484 (GPUModelRunner._update_states)
@@ -150,6 +151,6 @@ class ModelRunner(RunnerFrame):
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         """A copy on the device. From pinned memory it needs no waiting: the GPU fetches it."""
         tensor = torch.from_numpy(array)
-        if self.device.type == "cuda":
+        if platform_of(self.device).is_pin_memory_available:
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)

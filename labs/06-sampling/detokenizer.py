@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mini_vllm.engine.vocabulary import vocabulary_of
+from mini_vllm.errors import RequestError
 from mini_vllm.sampling_params import SamplingParams
 
 REPLACEMENT = "\ufffd"
@@ -48,7 +49,7 @@ class IncrementalDetokenizer:
     """The text of one request.
 
     `append` and `flush` return new text; `text` is all of it so far. With `tokenizer=None` or
-    `detokenize=False` all text is empty. When nobody reads the text token by token and there are
+    `detokenize=False` all text is empty. When the text is not read token by token and there are
     no stop strings, give all tokens to one `append` at the end: it decodes them together.
 
     Args:
@@ -67,8 +68,10 @@ class IncrementalDetokenizer:
     ) -> None:
         self._stop = list(sampling_params.stop or [])
         if self._stop and tokenizer is None:
-            raise ValueError(
-                f"stop is {self._stop!r} but the engine has no tokenizer; use stop_token_ids"
+            raise RequestError(
+                f"stop is {self._stop!r} but the engine has no tokenizer; use stop_token_ids",
+                param="stop",
+                value=self._stop,
             )
         self._include_stop = sampling_params.include_stop_str_in_output
         self._min_tokens = sampling_params.min_tokens
@@ -134,7 +137,7 @@ class IncrementalDetokenizer:
         """New text, the same however many tokens come at once.
 
         Only a window that overflows with broken bytes shows what it has, and so depends on where
-        it is asked. There the tokens go in one by one, as for somebody who reads along.
+        it is asked. There the tokens go in one by one, as for a reader of the stream.
         """
         if self._window is None:
             return ""

@@ -7,7 +7,7 @@ A token is ruled out by setting its logit to -inf, which makes its probability e
 these functions changes its input, and each works on all rows at once, whatever the mix.
 
     allowed ids -> stop token ban -> logit bias -> penalties        (these can change the argmax)
-    -> temperature -> min_p -> top_k -> top_p                       (these cannot)
+    -> filters.py -> temperature -> min_p -> top_k -> top_p         (these cannot)
 
 Source: vllm/v1/sample/sampler.py#L20-L59 (Sampler) @ v0.22.1, which fixes this order.
 """

@@ -21,7 +21,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mini_vllm.errors import Fault, RequestFailure
 from mini_vllm.param_checks import MAX_FLOAT32
+from mini_vllm.platforms import platform_of
+from mini_vllm.sample.filters import apply_filters
 from mini_vllm.sample.logits_processors import (
     apply_allowed_token_ids,
     apply_logit_bias,
@@ -40,10 +43,15 @@ GOLDEN_RATIO = -0x61C8864680B583EB
 BROKEN_LOGITS = -1
 NO_TOKEN_LEFT = -2
 ERRORS = {
-    BROKEN_LOGITS: "the model produced NaN or infinite logits, or logit_bias or repetition_penalty "
-    "made them too large to sample from; check the weights, the dtype and these two",
-    NO_TOKEN_LEFT: "no token is left to sample: the largest logit is -inf; "
-    "relax allowed_token_ids, logit_bias, min_tokens or structured_outputs",
+    BROKEN_LOGITS: RequestFailure(
+        "the model produced NaN or infinite logits, or logit_bias or repetition_penalty "
+        "made them too large to sample from; check the weights, the dtype and these two"
+    ),
+    NO_TOKEN_LEFT: RequestFailure(
+        "no token is left to sample: the largest logit is -inf; "
+        "relax allowed_token_ids, logit_bias, min_tokens or structured_outputs",
+        fault=Fault.REQUEST,
+    ),
 }
 """What stands in place of a sampled token when a row failed, and why it failed."""
 MAX_LOGIT = MAX_FLOAT32 * MIN_TEMPERATURE
@@ -90,7 +98,7 @@ class SamplerOutput:
     def invalid_rows(self) -> dict[int, str]:
         """Index of every failed row -> the reason, in words."""
         tokens = self.sampled_token_ids.tolist()
-        return {row: ERRORS[token] for row, token in enumerate(tokens) if token < 0}
+        return {row: str(ERRORS[token]) for row, token in enumerate(tokens) if token < 0}
 
 
 class Sampler(nn.Module):
@@ -113,7 +121,8 @@ class Sampler(nn.Module):
 
     @staticmethod
     def apply_processors(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
-        """The steps that can change which token is the most likely one."""
+        """The steps that can change which token is the most likely one, and the filters that look
+        at the logits as these leave them."""
         if metadata.allowed is not None:
             logits = apply_allowed_token_ids(logits, metadata.allowed)
         if (ban := metadata.stop_token_ban) is not None:
@@ -122,6 +131,8 @@ class Sampler(nn.Module):
             logits = apply_logit_bias(logits, *bias)
         if (penalties := metadata.penalties) is not None:
             logits = apply_penalties(logits, *penalties)
+        if metadata.filters:
+            logits = apply_filters(logits, metadata.filters)
         return logits
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> Tensor:
@@ -174,7 +185,8 @@ def greedy_sample(logits: Tensor) -> Tensor:
         [B] int64.
     """
     block_size = 64
-    if logits.is_cuda or logits.numel() < 2**17 or logits.shape[-1] % block_size:
+    is_small = logits.numel() < 2**17 or logits.shape[-1] % block_size
+    if is_small or not platform_of(logits.device).is_host:
         return logits.argmax(dim=-1)
     blocks = logits.unflatten(-1, (-1, block_size))
     best_block = blocks.amax(dim=-1).argmax(dim=-1)
@@ -190,7 +202,8 @@ def sample_from_logits(logits: Tensor, uniform: Tensor) -> Tensor:
         uniform 0.6     the first running sum above 0.6 is that of token 2
 
     A token of probability 0 adds nothing to the sum, so it is never the first one above. The
-    numbers are scaled by the last sum, because rounding can leave it a little off 1.
+    numbers are scaled by the last sum, because rounding can leave it a little off 1. All rows are
+    searched together: to ask for the answer of each is to wait for the device once a row.
 
     Args:
         logits: [B, V]; -inf rules a token out.

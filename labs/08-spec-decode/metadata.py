@@ -155,6 +155,7 @@ def repeat_parameters(metadata: SamplingMetadata, to_rows: RowMap) -> SamplingMe
         logit_bias=bias,
         stop_token_ban=ban,
         penalties=penalties,
+        filters={name: column[to_rows.request_of_row] for name, column in metadata.filters.items()},
     )
 
 

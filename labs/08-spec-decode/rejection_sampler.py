@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from mini_vllm.kernels import can_launch
 from mini_vllm.kernels.judging import REJECTION_RANDOM_SAMPLE
+from mini_vllm.platforms import platform_of
 from mini_vllm.sample.logits_processors import (
     apply_min_p,
     apply_temperature,
@@ -245,7 +246,7 @@ class RejectionOutput:
     errors: Tensor
     """``[B]`` int64: 0, or a key of :data:`~mini_vllm.sample.sampler.ERRORS`."""
     logprobs: LogprobsTensors | None
-    """Of all N + B rows, about the token that each has brought; None if nobody asked."""
+    """Of all N + B rows, about the token that each has brought; None if no request asked."""
 
 
 class RejectionSampler(nn.Module):
@@ -377,7 +378,7 @@ def has_failed_rows(sampled: Tensor) -> bool:
     Args:
         sampled: ``[N]`` int64, see :data:`~mini_vllm.sample.sampler.ERRORS`.
     """
-    return sampled.device.type != "cpu" or bool(sampled.numpy().min() < 0)
+    return not platform_of(sampled.device).is_host or bool(sampled.numpy().min() < 0)
 
 
 def judging_rows(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from mini_vllm.model.layers import UNQUANTIZED, Linear
 from mini_vllm.model.layout import ParamSpec
+from mini_vllm.platforms import platform_of
 from mini_vllm.quantization.int8 import check_scales, rows_of_scales
 from mini_vllm.quantization.wna16 import register
 
@@ -74,7 +75,7 @@ class Fp8LinearMethod:
     Args:
         block: rows and columns that share a scale; None: see `per_tensor`.
         per_tensor: one scale for each projection; otherwise one for each row.
-        static: the checkpoint has scales for activations, which nobody needs here.
+        static: the checkpoint has scales for activations, which are not needed here.
         scale_name: of the scales in the checkpoint.
 
     Source: vllm/model_executor/layers/quantization/fp8.py#L261-L487 (Fp8LinearMethod) @ v0.22.1.
@@ -120,7 +121,7 @@ class Fp8LinearMethod:
     def _hold(self, layer: Linear, weight: Tensor, scale: Tensor) -> None:
         """On a GPU keep the bytes; on a CPU widen them, for there is no product to gain from."""
         layer.fp8, layer.row_scale, layer.weight = weight, scale, None
-        if weight.device.type == "cpu":
+        if platform_of(weight.device).is_host:
             warn_once()
             wide = self.weight(layer).to(self.dtype)
             layer.fp8 = layer.row_scale = layer.packed = None

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
+from mini_vllm.attention.variants import VariantAttention
 from mini_vllm.kernels import can_launch
 from mini_vllm.kernels.quantization import PAGED_DECODE_INT8, STORE_KV_INT8
 
@@ -176,7 +177,9 @@ class QuantizedKV(nn.Module):
         sliding_window: int | None = None,
     ) -> Tensor:
         """See `AttentionBackend`."""
-        if self.has_kernels and metadata.num_decode_reqs == metadata.num_reqs and can_launch(query):
+        are_decodes = metadata.num_decode_reqs == metadata.num_reqs
+        is_plain = not isinstance(self.inner, VariantAttention)  # the kernel knows no other softmax
+        if self.has_kernels and are_decodes and is_plain and can_launch(query):
             return self._decode(query, kv_cache, metadata, scale, sliding_window)
         if metadata.plan is None:
             metadata.plan = renumber_pages(metadata)

@@ -67,7 +67,7 @@ def step_with_batch_queue(
        there are no requests any more: the queue is emptied to the end.
 
     What ``submit`` or ``finish`` raises is raised on. A plan that could not be submitted is not in
-    the queue, and one that could not be finished is out of it: nobody finishes it a second time.
+    the queue, and one that could not be finished is out of it: it is not finished a second time.
 
     Returns:
         What ``finish`` returns; None if nothing was finished.

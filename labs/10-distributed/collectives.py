@@ -44,7 +44,7 @@ def ring_all_reduce(x: Tensor, group: Ring) -> Tensor:
         p = 3         step 0: rank 0 sends chunk 0, rank 1 chunk 1, rank 2 chunk 2
                       step 1: each sends on what it has just added up
 
-    Both directions are begun before either is waited for: if all sent first, and waited, nobody
+    Both directions are begun before either is waited for: if all sent first, and waited, none
     would receive. Any shape, dtype and device, also fewer elements than ranks. Chunks are added up
     and sent in the dtype of ``x``, which the sum has, too. ``x`` is not changed.
     """

@@ -1,4 +1,4 @@
-"""Data parallelism: several whole engines, and somebody who decides which one gets a request.
+"""Data parallelism: several whole engines, and a router that decides which one gets a request.
 
 Source: vllm/v1/engine/core_client.py#L1382-L1410 (DPLBAsyncMPClient.get_core_engine_for_request)
 @ v0.22.1
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from mini_vllm.errors import RequestError
 
 WAITING_WEIGHT = 4
 """A request that waits says more than one that runs: the engine is full already."""
@@ -38,7 +40,7 @@ class DPRouter:
         The smallest ``4 * waiting + running`` wins; of equal ones the first from ``next_engine``
         on, around the ring, which then is the one behind the chosen. The request counts as
         waiting there at once: the engine's own counts come later, and a burst must not go to one
-        engine because nobody has told yet.
+        engine only because its count has not come yet.
 
         Args:
             data_parallel_rank: the caller's own choice, which wins. Ties are not moved by it.

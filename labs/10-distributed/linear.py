@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from mini_vllm.distributed.expert_parallel import ExpertParallel
 from mini_vllm.distributed.parallel_state import GroupCoordinator
 from mini_vllm.distributed.utils import divide, get_pp_indices
 from mini_vllm.distributed.vocab import VocabParallelEmbedding, VocabParallelHead
@@ -142,11 +143,22 @@ class RowParallel:
 class ModelParallel:
     """The layouts of one rank: its shard of every layer that its stage has.
 
+    Args:
+        expert_parallel: the TP group shares out whole experts, and cuts none.
+        num_redundant_experts: copies that a layer has of some of them.
+
     It is a :class:`~mini_vllm.model.layout.Parallel`.
     """
 
-    def __init__(self, tp_group: GroupCoordinator, pp_group: GroupCoordinator) -> None:
+    def __init__(
+        self,
+        tp_group: GroupCoordinator,
+        pp_group: GroupCoordinator,
+        expert_parallel: bool = False,
+        num_redundant_experts: int = 0,
+    ) -> None:
         self.tp, self.pp = tp_group, pp_group
+        self.expert_parallel, self.num_redundant = expert_parallel, num_redundant_experts
 
     def stage(self, num_layers: int) -> Stage:
         start, end = get_pp_indices(num_layers, self.pp.rank_in_group, self.pp.world_size)
@@ -160,6 +172,11 @@ class ModelParallel:
 
     def row(self) -> RowParallel:
         return RowParallel(self.tp)
+
+    def experts(self, num_experts: int) -> ExpertParallel | None:
+        if not self.expert_parallel or self.tp.world_size == 1:
+            return None
+        return ExpertParallel(self.tp, num_experts, self.num_redundant)
 
     def vocab(self, vocab_size: int) -> Layout:
         alone = self.tp.world_size == 1  # who needs no padding

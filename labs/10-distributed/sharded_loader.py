@@ -10,6 +10,7 @@ the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from mini_vllm.model.checkpoint import TensorInfo, check_dtype, tensor_files
+from mini_vllm.model.families import family, table
+from mini_vllm.model.families.names import projections
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.model.llama import LlamaForCausalLM
-from mini_vllm.model.loader import check_names, checkpoint_names, copy_weight
+from mini_vllm.model.loader import STACKED_PARAMS, check_names, copy_weight
+from mini_vllm.model.moe.experts import Experts, GroupedLinear
+from mini_vllm.model.moe.files import one_by_one
+
+logger = logging.getLogger(__name__)
 
 KV_SCALES = (".k_scale", ".v_scale")
 
@@ -54,6 +61,9 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
     for name, parameter in model.named_parameters():
         names = names_in_file(model, name)
         module = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(module, GroupedLinear):
+            targets.update(_expert_targets(model, name, module))
+            continue
         if _is_stacked_in_file(model, name):
             module.is_stacked_in_file = True
             targets[names[0]] = _stacked_target(parameter, sum(module.output_sizes))
@@ -62,10 +72,32 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
     return targets
 
 
+def _expert_targets(
+    model: LlamaForCausalLM, name: str, module: GroupedLinear
+) -> Iterator[tuple[str, Target]]:
+    """For each expert's projections in the stack `name`, where they go; see `moe/files.py`."""
+    parameter = model.get_parameter(name)
+    base, _, projection = name.rpartition(".experts.")
+    places = list(enumerate(model.get_submodule(f"{base}.experts").local_experts))
+    for place, expert in reversed(places):  # of several the first is filled: its target comes last
+        own = parameter.data[place]
+        own.spec = parameter.spec  # type: ignore[attr-defined]
+        names = names_in_file(model, f"{base}.experts.{expert}.{projection}")
+        yield from zip(names, projection_targets(module, own), strict=True)
+
+
+def absent_experts(model: LlamaForCausalLM) -> Iterator[str]:
+    """Names of the experts that other ranks have."""
+    for name, module in model.named_modules():
+        if isinstance(module, Experts):
+            for expert in set(range(module.num_experts)).difference(module.local_experts):
+                yield f"{name}.{expert}"
+
+
 def names_in_file(model: LlamaForCausalLM, name: str) -> list[str]:
     """The checkpoint's names of what the parameter `name` holds."""
-    in_file = model.checkpoint_prefix(name)
-    return [in_file] if _is_stacked_in_file(model, name) else checkpoint_names(in_file)
+    parts = projections(name, {**STACKED_PARAMS, **model.stacked})
+    return [model.checkpoint_prefix(part) for part in parts]
 
 
 def _stacked_target(parameter: nn.Parameter, num_rows: int) -> Target:
@@ -124,8 +156,14 @@ def load_parts(
     """
     targets = part_targets(model)
     needless = () if any(name.endswith(KV_SCALES) for name in targets) else KV_SCALES
-    elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)  # not layer 11
+    name = family({"architectures": list(model.config.architectures)})
+    ignored = (*table(name).ignores, *model.config.ignored_tensors)
+    absent_names = (*model.absent, *absent_experts(model))
+    absent = (model.checkpoint_prefix(f"{name}.") for name in absent_names)
+    elsewhere = (*absent, *ignored)  # layer 1. is not layer 11.
     files = tensor_files(folder, model.dtype, blocks)
+    if model.config.moe is not None:
+        files = one_by_one(files, model.config.moe)
     ours = {
         name: [
             our
@@ -135,6 +173,7 @@ def load_parts(
         for file in files
         for name in file.header
     }
+    _log_ignored([name for name in ours if name.startswith(ignored)], folder)
     found = {our for names in ours.values() for our in names}
     needed = [name for name, target in targets.items() if name in found or not target.optional]
     check_names(needed, found, folder, tied=model.config.tie_word_embeddings)
@@ -144,6 +183,15 @@ def load_parts(
                 for our in ours[name]:
                     if our in targets:
                         _copy_part(targets[our], tensors, info, name, file.path)
+
+
+def _log_ignored(names: Sequence[str], folder: Path) -> None:
+    if names:
+        logger.info(
+            "%s: %d tensors are left out, the first of them %s: they draft several tokens at once "
+            "(MTP), which is not supported, and what the model says does not depend on them",
+            folder, len(names), names[0],
+        )  # fmt: skip
 
 
 def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: Path) -> None:

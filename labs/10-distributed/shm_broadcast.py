@@ -6,14 +6,14 @@
     chunk 1   └─────────────────┴──────────────────────────┘            written │ read by 0 │ by 1
     ...                                                                  ...
 
-    written=0              nobody's: the writer may take it
-    written=1, a read=0    a message that not everybody has read
+    written=0              free: the writer may take it
+    written=1, a read=0    a message that not all have read
     written=1, all read=1  over: the writer may take it
 
 A message is copied once, however many readers there are, and no lock is held: every flag has one
 process that sets it. The writer clears ``written`` before it touches a chunk and sets it last.
 
-Nobody spins. A reader without a message sleeps in a pipe, its bell; a byte in it means: look. The
+No process spins. A reader without a message sleeps in a pipe, its bell; a byte means: look. The
 memory has no name in the file system, so there is nothing to leave behind, however a process ends.
 
 Source: vllm/distributed/device_communicators/shm_broadcast.py#L209-L344 (ShmRingBuffer) @ v0.22.1
@@ -90,7 +90,7 @@ class ShmRingBuffer:
         return self.flags[start : start + 1 + self.n_reader]
 
     def can_write(self) -> bool:
-        """Whether the current chunk is nobody's: never written, or read by all.
+        """Whether the current chunk is free: never written, or read by all.
 
         Source: vllm/distributed/device_communicators/shm_broadcast.py#L560-L583
         (MessageQueue.acquire_write) @ v0.22.1
@@ -270,7 +270,7 @@ class MessageQueue:
             except BlockingIOError:
                 pass  # so many are in the pipe already that the reader will look anyway
             except BrokenPipeError:
-                pass  # the reader is gone; whoever started it will notice
+                pass  # the reader is gone; the process that started it will notice
 
     # ------------------------------------------------------------------ reading
 

@@ -4,7 +4,7 @@
 
     vocabulary of 131, 2 ranks     padded to 192, 96 rows each
     rank 0    tokens   0 ..  95
-    rank 1    tokens  96 .. 130, and 61 rows of zeros that are nobody's
+    rank 1    tokens  96 .. 130, and 61 rows of zeros without a token
 
 A tied head is the embedding, so both are cut alike.
 
@@ -43,7 +43,7 @@ def vocab_range(vocab_size: int, rank: int, p: int) -> slice:
 
 
 class VocabParallelEmbedding:
-    """Rows of the table are divided; a rank looks up its own, and the sum is everybody's."""
+    """Rows of the table are divided; a rank looks up its own, and all get the sum."""
 
     adds_bias = True
 

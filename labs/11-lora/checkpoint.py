@@ -247,6 +247,8 @@ def unknown_module(module: str, targets: Targets) -> str:
     last = module.rpartition(".")[2]
     if last in ("embed_tokens", "lm_head", "wte"):
         return f"{module}: adapters of the embedding or the head are not supported"
+    if ".experts." in module:
+        return f"{module}: adapters of experts are not supported; train it without them"
     layers = [int(n) for t in targets for n in re.findall(r"\.layers\.(\d+)\.", t)]
     numbers = re.findall(r"\.layers\.(\d+)\.", module)
     if numbers and layers and int(numbers[0]) > max(layers):

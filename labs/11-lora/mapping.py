@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mini_vllm.platforms import platform_of
+
 
 class LoRAKernelMeta:
     """The mapping of one step, for all layers.
@@ -71,7 +73,7 @@ class LoRAKernelMeta:
             return
         self._token_slots = None  # until all is written: Ctrl-C may strike in between
         self.no_lora = bool((token_slots < 0).all())
-        if self.device.type == "cpu":
+        if platform_of(self.device).is_host:
             self._plan(token_slots)
         self.prepare_tensors(token_slots)
         self._token_slots = token_slots

@@ -14,7 +14,7 @@ class LoRASchedulerExtension(SchedulerExtension):
 
     Attributes:
         max_loras: slots on the device.
-        pinned: keys of adapters that keep their slot whether somebody uses it or not.
+        pinned: keys of adapters that keep their slot whether a request uses it or not.
         names: key of each unfinished request's adapter, by request id.
 
     Source: vllm/v1/core/sched/scheduler.py#L571-L584 (Scheduler.schedule) @ v0.22.1

@@ -26,6 +26,7 @@ from mini_vllm.lora.checkpoint import LoRAModel, LoRATarget
 from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.model.layers import Linear, compute_dtype
+from mini_vllm.platforms import platform_of
 
 
 class LoRAModelManager:
@@ -94,7 +95,7 @@ class LoRAModelManager:
 
         It becomes the most recently used one. While there are more than ``max_cpu_loras`` then,
         the least recently used of the others goes, also from its slot, unless it is pinned or to
-        be kept. It is loaded *before* anybody goes, so that a bad adapter costs nobody its place.
+        be kept. It is loaded *before* another goes, so that a bad adapter costs no other its place.
 
         Args:
             key: its identity, ``name@digest``.
@@ -192,7 +193,7 @@ class LoRAModelManager:
         )
 
     def _release(self, slot: int) -> None:
-        """The slot is nobody's from now on; what is in it is overwritten by the next one."""
+        """The slot is free from now on; what is in it is overwritten by the next one."""
         key, self.slots[slot] = self.slots[slot], None
         if key is not None:
             self.last_used.pop(key, None)
@@ -229,6 +230,8 @@ class LoRAModelManager:
         @ v0.22.1
         """
         needed = list(dict.fromkeys(name for name in names if name is not None))
+        if not needed and self.meta.no_lora:
+            return {}  # as in the step before: every token's slot is -1 already
         failed: dict[str, str] = {}
         slot_of: dict[str | None, int] = {None: -1}
         for key in needed:
@@ -260,11 +263,14 @@ class LoRAModelManager:
 
 
 def linears(model: nn.Module) -> list[tuple[str, Linear]]:
-    """The layers that adapters may change, by name: every Linear of the decoder."""
+    """The layers that adapters may change, by name: every Linear of the decoder that all tokens go
+    through. An expert sees rows of another order and number than the step's."""
     return [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, Linear) and name.startswith("model.layers.")
+        if isinstance(module, Linear)
+        and name.startswith("model.layers.")
+        and ".experts." not in name
     ]
 
 
@@ -280,6 +286,6 @@ def bytes_of_slots(model: nn.Module, lora_config: LoRAConfig, device: torch.devi
 
 def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The dtype of slots: that of the activations, which "auto" means, and which CPUs need."""
-    is_free = name != "auto" and device.type != "cpu"
+    is_free = name != "auto" and not platform_of(device).is_host
     wanted = getattr(torch, name) if is_free else model_dtype
-    return compute_dtype(wanted, device.type)
+    return compute_dtype(wanted, device)

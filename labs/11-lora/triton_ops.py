@@ -5,7 +5,7 @@
     lora_expand_kernel   y += B h    [n, T, R] -> [T, out], in place
 
 A row of x belongs to one adapter, or to none. Rows are not moved: `order` lists them segment by
-segment, and a program works on a tile of one segment. It serves nobody if its segment is that of
+segment, and a program works on a tile of one segment. It does nothing if its segment is that of
 the base (-1), or is shorter than where its tile begins::
 
     order    2  6 | 0  1  7 | 3  4  5         segment 1 begins at starts[1] = 2, has 3 rows,
@@ -25,7 +25,7 @@ def lora_shrink_kernel(
     x_ptr,  # [T, IN_SIZE], rows `x_stride` apart
     lora_a_ptr,  # [S, n, RANK, IN_SIZE]
     order_ptr,  # [T] int32, rows of x segment by segment
-    lora_ids_ptr,  # [segments] int32, slot of each; -1 = nobody's
+    lora_ids_ptr,  # [segments] int32, slot of each; -1 = none
     num_tokens_ptr,  # [segments] int32, rows in each
     starts_ptr,  # [segments + 1] int32, where each begins in `order`
     total_tokens,  # T
@@ -60,7 +60,7 @@ def lora_expand_kernel(
     lora_b_ptr,  # [S, RANK, OUT_SIZE]
     slice_starts_ptr,  # [n + 1] int32, where each slice's columns begin
     order_ptr,  # [T] int32, rows of y segment by segment
-    lora_ids_ptr,  # [segments] int32, slot of each; -1 = nobody's
+    lora_ids_ptr,  # [segments] int32, slot of each; -1 = none
     num_tokens_ptr,  # [segments] int32, rows in each
     starts_ptr,  # [segments + 1] int32, where each begins in `order`
     total_tokens,  # T

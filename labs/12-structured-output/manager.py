@@ -19,9 +19,10 @@ Source: vllm/v1/structured_output/__init__.py#L36-L374 (StructuredOutputManager)
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
 
@@ -30,11 +31,14 @@ import numpy as np
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler_output import (
-    GRAMMAR_END,
+    PADDING_DRAFT,
     GrammarOutput,
     ModelRunnerOutput,
     SchedulerOutput,
+    StopCause,
 )
+from mini_vllm.errors import Fault, RequestFailure
+from mini_vllm.reasoning import Beginning, last_turn, reasoning_format
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
@@ -44,11 +48,9 @@ from mini_vllm.structured_output.backend_types import (
 from mini_vllm.structured_output.choose import backends_for, make_backend
 from mini_vllm.structured_output.pushdown import LeftRecursion
 from mini_vllm.structured_output.request import StructuredOutputRequest
+from mini_vllm.structured_output.sleeping import EndOfReasoning, SleepingGrammar
 from mini_vllm.structured_output.structural_tag import NeedsXgrammar
 from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
-
-PADDING_DRAFT = -1
-"""Stands where a draft was taken out; nothing is known of what follows it."""
 
 
 class StructuredOutputManager(SchedulerExtension):
@@ -72,6 +74,9 @@ class StructuredOutputManager(SchedulerExtension):
         self.config = config
         self.stop_token_ids = list(stop_token_ids)
         self.drafts_are_drawn = drafts_are_drawn
+        self.reasoning = None
+        if config.reasoning_parser and not config.enable_in_reasoning:
+            self.reasoning = reasoning_format(config.reasoning_parser)
         self._load_tokens = load_tokens
         self._tokens: TokenTable | None = None
         self._backends: dict[str, StructuredOutputBackend] = {}
@@ -81,6 +86,9 @@ class StructuredOutputManager(SchedulerExtension):
         self.requests: dict[str, Request] = {}
         """Unfinished requests with a constraint."""
         self._broken: dict[str, str] = {}
+        """Requests whose grammar can go no further, and what it has said."""
+        self._grammars: dict[str, StructuredOutputGrammar] = {}
+        """Of those that have one: a request's own way to it is asked a hundred times a step."""
 
     # ------------------------------------------------------------ vocabulary and backends
     @property
@@ -89,6 +97,10 @@ class StructuredOutputManager(SchedulerExtension):
             if self._tokens is None:
                 self._tokens = self._load_tokens()
             return self._tokens
+
+    @cached_property
+    def _num_words(self) -> int:
+        return self.tokens.num_words
 
     @cached_property
     def _no_stops(self) -> np.ndarray:
@@ -137,12 +149,33 @@ class StructuredOutputManager(SchedulerExtension):
         if constraint is None:
             return
         request.structured_output_request = constraint
+        if self.reasoning is not None:
+            constraint.wrap = functools.partial(self._behind_reasoning, request)
         self.requests[request.request_id] = request
+        self._grammars.pop(request.request_id, None)
         if constraint.grammar is not None:
             constraint.grammar.reset()
             constraint.grammar.accept_tokens(request.request_id, request.output_token_ids)
         self.grammar_init(request)
         request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+
+    def _behind_reasoning(
+        self, request: Request, grammar: StructuredOutputGrammar
+    ) -> StructuredOutputGrammar:
+        """The grammar, asleep until the reasoning ends, unless the prompt has ended it."""
+        form, constraint = self.reasoning, request.structured_output_request
+        assert form is not None
+        has_ended = constraint.params.reasoning_ended
+        if has_ended is None:
+            tokens = self.tokens
+            turn = last_turn(request.prompt_token_ids, tokens.texts, tokens.special, form)
+            has_ended = form.beginning(turn, form.is_default) is not Beginning.INSIDE
+        return grammar if has_ended else SleepingGrammar(grammar, self._end_of_reasoning)
+
+    @cached_property
+    def _end_of_reasoning(self) -> EndOfReasoning:
+        assert self.reasoning is not None
+        return EndOfReasoning(self.reasoning.end.encode(), self.tokens)
 
     def grammar_init(self, request: Request) -> None:
         """Submit the compilation of a request's grammar to the pool. Does not wait for it.
@@ -169,12 +202,22 @@ class StructuredOutputManager(SchedulerExtension):
         key = constraint.structured_output_key
         earlier, future = self._compiling.get(key), Future[StructuredOutputGrammar]()
         constraint.submitted = time.monotonic()
-        constraint.future = self._compiling[key] = future
+        constraint.future = future
+        if earlier is None and (grammar := self._compiled(key)) is not None:
+            future.set_result(grammar)
+            return
+        self._compiling[key] = future
         future.add_done_callback(lambda done: self._forget(key, done))
         if earlier is None:
             self._submit("small", key, future)
         else:
             earlier.add_done_callback(lambda _: self._submit("small", key, future))
+
+    def _compiled(self, key: StructuredOutputKey) -> StructuredOutputGrammar | None:
+        """A grammar that was compiled before: its request need not wait a step for it."""
+        (name, *_) = backends_for(self.config, key[0])
+        backend = self._backends.get(name)
+        return None if backend is None else backend.compiled(*key)
 
     def _submit(
         self, pool: str, key: StructuredOutputKey, future: Future[StructuredOutputGrammar]
@@ -230,14 +273,18 @@ class StructuredOutputManager(SchedulerExtension):
             " (phase 12, 02-mini-build.md#task-12)"
         )
 
-    def failures(self) -> dict[str, str]:
+    def failures(self) -> dict[str, RequestFailure]:
         """Why waiting requests can never be ready."""
-        reasons, self._broken = self._broken, {}
+        reasons = {request_id: self._take_broken(request_id) for request_id in [*self._broken]}
         for request_id, request in self.requests.items():
             constraint = request.structured_output_request
             if constraint is not None and constraint.failure is not None:
                 reasons[request_id] = constraint.failure
         return reasons
+
+    def _take_broken(self, request_id: str) -> RequestFailure:
+        """What the grammar of a request has said when it broke: the constraint is at fault."""
+        return RequestFailure(self._broken.pop(request_id), "structured_outputs", Fault.REQUEST)
 
     def wait(self, timeout: float) -> None:
         """Sleep until some grammar is compiled, for a step in which no request could run."""
@@ -252,14 +299,6 @@ class StructuredOutputManager(SchedulerExtension):
             wait(pending, timeout, return_when="FIRST_COMPLETED")
 
     # ------------------------------------------------------------ masks
-    def should_fill_bitmask(self, request: Request) -> bool:
-        """Whether the tokens of this request are constrained now."""
-        return request.structured_output_request is not None
-
-    def should_advance(self, request: Request) -> bool:
-        """Whether the grammar follows the tokens that are sampled now."""
-        return request.structured_output_request is not None
-
     def get_grammar_output(self, plan: SchedulerOutput) -> GrammarOutput | None:
         """The masks of a step: for the requests with a constraint that will get a token.
 
@@ -273,8 +312,10 @@ class StructuredOutputManager(SchedulerExtension):
         drafts = plan.scheduled_spec_decode_tokens
         ids = [
             request_id
-            for request_id, num_tokens in plan.num_scheduled_tokens.items()
-            if request_id in self.requests and self._samples(self.requests[request_id], num_tokens)
+            for request_id in plan.num_scheduled_tokens
+            if (request := self.requests.get(request_id)) is not None
+            # `schedule` has counted the step's tokens as computed: nothing known is left.
+            and request.num_computed_tokens >= request.num_tokens
         ]
         if not ids:
             return None
@@ -285,14 +326,6 @@ class StructuredOutputManager(SchedulerExtension):
             rows[request_id] = (first, count)
             first += count
         return GrammarOutput(rows, words.astype("<i4", copy=False).tobytes())
-
-    @staticmethod
-    def _samples(request: Request, num_tokens: int) -> bool:
-        """Whether nothing known is left to compute after this step.
-
-        Asked after `schedule`, which has counted the step's tokens as computed.
-        """
-        return request.num_computed_tokens >= request.num_tokens
 
     def grammar_bitmask(
         self,
@@ -310,12 +343,27 @@ class StructuredOutputManager(SchedulerExtension):
         """
         drafts_of = [scheduled_spec_decode_tokens.get(i, ()) for i in structured_output_request_ids]
         num_rows = sum(1 + len(drafts) for drafts in drafts_of)
-        words = np.full((num_rows, self.tokens.num_words), -1, dtype=np.int32)
+        words = np.full((num_rows, self._num_words), -1, dtype=np.int32)
         first = 0
         for request_id, drafts in zip(structured_output_request_ids, drafts_of, strict=True):
-            self.fill_rows(requests[request_id], drafts, words[first : first + 1 + len(drafts)])
+            request = requests[request_id]
+            kept = None if drafts else self._kept_row(request, self._grammar(request))
+            if kept is not None:
+                words[first] = kept
+            else:
+                self.fill_rows(request, drafts, words[first : first + 1 + len(drafts)])
             first += 1 + len(drafts)
         return words
+
+    def _kept_row(self, request: Request, grammar: StructuredOutputGrammar) -> np.ndarray | None:
+        """The row of this place, if it was made before, for this request or for another.
+
+        All requests inside a string, say, are given the same row in every step.
+        """
+        rows = grammar.kept_rows
+        if rows is None or grammar.is_terminated():
+            return None
+        return rows.get(_row_key(request, grammar))
 
     def fill_rows(self, request: Request, drafts: Sequence[int], words: np.ndarray) -> None:
         """Fill one request's rows: for k drafts the k + 1 places that the model is about to decide.
@@ -348,22 +396,17 @@ class StructuredOutputManager(SchedulerExtension):
         `ignore_eos` forbids the end while something else may follow. Stop tokens of the request
         that are no text are legal where the end is. Behind drafts that finish the text nothing is
         left to say: the row stays open, and `step_done` cuts what the model says there.
-
-        All requests inside a string, say, are given the same row in every step: it is made once
-        and kept with the grammar.
         """
         if grammar.is_terminated() or (index and self._is_stuck(request, grammar, index)):
             return
-        rows, key = grammar.kept_rows, None
-        if rows is not None:
-            key = (grammar.state, request.stop_token_ids, request.sampling_params.ignore_eos)
-            if key in rows:
-                words[index] = rows[key]
-                return
+        kept = self._kept_row(request, grammar)
+        if kept is not None:
+            words[index] = kept
+            return
         grammar.fill_bitmask(words, index)
         self._settle_ends(request, words[index])
-        if rows is not None:
-            rows.keep(key, words[index])
+        if grammar.kept_rows is not None:
+            grammar.kept_rows.keep(_row_key(request, grammar), words[index])
 
     def _settle_ends(self, request: Request, row: np.ndarray) -> None:
         """Allow or forbid, in a row of the grammar, what ends the text."""
@@ -398,7 +441,9 @@ class StructuredOutputManager(SchedulerExtension):
             grammar.rollback(num_accepted)
         return set()
 
-    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | RequestStatus | None:
+    def tokens_accepted(
+        self, request_id: str, token_ids: list[int]
+    ) -> RequestFailure | str | RequestStatus | None:
         """Advance over sampled tokens; called after the stop rules, which may have cut them.
 
         Returns:
@@ -406,17 +451,18 @@ class StructuredOutputManager(SchedulerExtension):
             `ignore_eos` or `min_tokens`; a reason if a token was not legal; else None.
         """
         request = self.requests.get(request_id)
-        if request is None or not self.should_advance(request):
+        if request is None:
             return None
         if request_id in self._broken:
-            return self._broken.pop(request_id)
+            return self._take_broken(request_id)
         grammar = self._grammar(request)
-        ends = [t for t in token_ids if t in request.stop_token_ids]
+        stops = request.stop_token_ids
+        ends = [t for t in token_ids if t in stops] if stops else []
         text = token_ids[: token_ids.index(ends[0])] if ends else token_ids
         if not grammar.accept_tokens(request_id, text):
             return f"the grammar does not allow the tokens {token_ids}"
         if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
-            request.stop_reason = GRAMMAR_END
+            request.stop_reason = StopCause.GRAMMAR_END
             return RequestStatus.FINISHED_STOPPED
         return None
 
@@ -455,6 +501,7 @@ class StructuredOutputManager(SchedulerExtension):
         """Forget a finished request; a compilation that has not begun is not begun any more."""
         self.requests.pop(request.request_id, None)
         self._broken.pop(request.request_id, None)
+        self._grammars.pop(request.request_id, None)
         constraint = request.structured_output_request
         if constraint is not None and constraint.future is not None:
             constraint.future.cancel()
@@ -463,11 +510,20 @@ class StructuredOutputManager(SchedulerExtension):
         """Forget all requests; those that go on are added again."""
         self.requests.clear()
         self._broken.clear()
+        self._grammars.clear()
 
     def _grammar(self, request: Request) -> StructuredOutputGrammar:
-        constraint = request.structured_output_request
-        assert constraint is not None and constraint.grammar is not None, request.request_id
-        return constraint.grammar
+        grammar = self._grammars.get(request.request_id)
+        if grammar is None:
+            grammar = request.structured_output_request.grammar
+            assert grammar is not None, request.request_id
+            self._grammars[request.request_id] = grammar
+        return grammar
+
+
+def _row_key(request: Request, grammar: StructuredOutputGrammar) -> Hashable:
+    """What a row depends on: where the grammar stands, and what the request says about ends."""
+    return grammar.state, request.stop_token_ids, request.sampling_params.ignore_eos
 
 
 def _may_end(row: np.ndarray, stop_token_ids: Sequence[int]) -> bool:

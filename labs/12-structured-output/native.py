@@ -115,8 +115,7 @@ class NativeGrammar(StructuredOutputGrammar):
         return self._terminated
 
     def must_end(self) -> bool:
-        may_end = self.index.automaton.is_accepting(self.state)
-        return may_end and not np.count_nonzero(self.index.row(self.state))  # any() takes longer
+        return self.index.must_end(self.state)
 
     def _walk(self, tokens: Sequence[int]) -> list[int]:
         """The states after each of `tokens`, up to the first that is not legal."""
@@ -153,24 +152,33 @@ class NativeBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str
     ) -> NativeGrammar:
+        grammar = self.compiled(request_type, grammar_spec)
+        if grammar is not None:
+            return grammar
+        rules = read_constraint(request_type, grammar_spec, self.any_whitespace, self.close_objects)
+        try:
+            machine = compile_rules(rules, can_write=self.tokens.can_write)
+        except ValueError as error:
+            raise type(error)(f"{request_type.value} {error}") from None
+        index = TokenIndex(Pushdown(machine), self.tokens)
+        with self._lock:
+            self._indexes[request_type, grammar_spec] = index
+            self._shrink()
+        return self._grammar_of(index)
+
+    def compiled(
+        self, request_type: StructuredOutputOptions, grammar_spec: str
+    ) -> NativeGrammar | None:
         key = (request_type, grammar_spec)
         with self._lock:
             index = self._indexes.get(key)
-            if index is not None:
-                self._indexes.move_to_end(key)
-        # A table that many requests have filled is left to them, and a new one begun.
-        if index is None or len(index.automaton) > MAX_CONFIGURATIONS // 2:
-            rules = read_constraint(
-                request_type, grammar_spec, self.any_whitespace, self.close_objects
-            )
-            try:
-                machine = compile_rules(rules, can_write=self.tokens.can_write)
-            except ValueError as error:
-                raise type(error)(f"{request_type.value} {error}") from None
-            index = TokenIndex(Pushdown(machine), self.tokens)
-            with self._lock:
-                self._indexes[key] = index
-                self._shrink()
+            # A table that many requests have filled is left to them, and a new one begun.
+            if index is None or len(index.automaton) > MAX_CONFIGURATIONS // 2:
+                return None
+            self._indexes.move_to_end(key)
+        return self._grammar_of(index)
+
+    def _grammar_of(self, index: TokenIndex) -> NativeGrammar:
         grammar = NativeGrammar(index, self.stop_token_ids)
         grammar.kept_rows = index.finished
         return grammar

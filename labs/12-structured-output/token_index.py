@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from mini_vllm.structured_output.pushdown import Pushdown
 from mini_vllm.structured_output.regex_automaton import DEAD
 
 BITS = 32
+MAX_MOVES = 100_000
+"""Most moves of one grammar, by state and token, that are kept."""
 MAX_ROW_BYTES = 32 * 2**20
 """Most memory for the packed rows of one grammar."""
 WORD_BORDER = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -71,6 +73,10 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
 class TokenTable:
     """The tokens that are text, as arrays.
 
+    Args:
+        texts: the bytes of each token, b"" for those that are no text.
+        special: how tokens that are no text are spelled.
+
     Attributes:
         vocab_size: of the model, V.
         texts: [V] the bytes of each token, b"" for those that are no text.
@@ -80,8 +86,9 @@ class TokenTable:
         can_write: [256] bool, whether any token has this byte.
     """
 
-    def __init__(self, texts: Sequence[bytes]) -> None:
+    def __init__(self, texts: Sequence[bytes], special: Mapping[int, bytes] | None = None) -> None:
         self.texts = list(texts)
+        self.special = dict(special or {})
         self.vocab_size = len(self.texts)
         self.ids = np.array([i for i, text in enumerate(texts) if text], dtype=np.int64)
         self.lengths = np.array([len(text) for text in texts if text], dtype=np.int64)
@@ -181,11 +188,14 @@ class TokenIndex:
         self._rows: OrderedDict[int, np.ndarray] = OrderedDict()
         self._max_rows = max(max_bytes // (4 * tokens.num_words), 1)
         self.finished = KeptRows(self._max_rows)
+        self._moves: dict[tuple[int, int], int] = {}
+        self._must_end: dict[int, bool] = {}
 
     @property
     def nbytes(self) -> int:
         num_rows = len(self._rows) + len(self.finished)
-        return self.automaton.nbytes + 4 * self.tokens.num_words * num_rows
+        moves = 200 * (len(self._moves) + len(self._must_end))
+        return self.automaton.nbytes + 4 * self.tokens.num_words * num_rows + moves
 
     def row(self, state: int) -> np.ndarray:
         """[W] int32: the tokens whose text may follow in `state`. Shared; do not write to it."""
@@ -195,8 +205,25 @@ class TokenIndex:
             " (phase 12, 02-mini-build.md#task-6)"
         )
 
+    def must_end(self, state: int) -> bool:
+        """Whether the text may end in `state`, and no token may follow."""
+        known = self._must_end.get(state)
+        if known is None:
+            known = self.automaton.is_accepting(state) and not self.row(state).any()
+            self._must_end[state] = known
+        return known
+
     def walk(self, state: int, token: int) -> int:
-        """The state after one token, or DEAD."""
+        """The state after one token, or DEAD. All requests make the same few moves, so each is
+        made once."""
+        after = self._moves.get((state, token))
+        if after is None:
+            if len(self._moves) >= MAX_MOVES:
+                self._moves.clear()
+            after = self._moves[state, token] = self._walk_bytes(state, token)
+        return after
+
+    def _walk_bytes(self, state: int, token: int) -> int:
         text = self.tokens.texts[token] if 0 <= token < self.tokens.vocab_size else b""
         for byte in text:
             state = self.automaton.next(state, byte)

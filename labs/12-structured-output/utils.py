@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mini_vllm.core.scheduler_output import GrammarOutput
-from mini_vllm.kernels import can_launch
-from mini_vllm.structured_output.token_index import unpack_bits
+from mini_vllm.kernels import can_launch, native
+from mini_vllm.structured_output.token_index import BITS, unpack_bits
 
 NEG_INF = -float("inf")
 
@@ -64,6 +64,9 @@ def apply_grammar_bitmask(
     if not rows:
         return
     total = sum(count for _, count in masks.rows.values())
+    if logits.dtype == torch.float32 and logits.stride(1) == 1 and native.can_run(logits):
+        native.forbid(logits, masks.words, total, logits_rows, rows)
+        return
     words = np.frombuffer(masks.words, dtype="<i4").reshape(total, -1)[rows]
     bitmask = torch.from_numpy(words)  # a copy: what came in is read-only
     apply_token_bitmask_inplace(logits, bitmask.to(logits.device, non_blocking=True), logits_rows)
@@ -100,11 +103,19 @@ def apply_token_bitmask_inplace(
         device_rows = device_rows.to(logits.device, non_blocking=True)
         APPLY_TOKEN_BITMASK.run(logits=logits, bitmask=bitmask, indices=device_rows)
         return
-    mask = torch.from_numpy(~unpack_bits(bitmask.cpu().numpy(), logits.shape[1]))
-    mask = mask.to(logits.device)
     places = rows.tolist() if isinstance(rows, Tensor) else [*rows]
-    in_a_row = places == [*range(places[0], places[0] + len(places))] if places else False
-    if in_a_row:  # a view of the logits, which is written to
-        logits[places[0] : places[-1] + 1].masked_fill_(mask, NEG_INF)
+    if places:
+        _forbid(logits, bitmask.cpu().numpy(), places)
+
+
+def _forbid(logits: Tensor, words: np.ndarray, places: list[int]) -> None:
+    """The same where no kernel runs: row n of the words is for row places[n] of the logits."""
+    num_tokens = logits.shape[1]
+    forbidden = unpack_bits(~words, num_tokens)
+    forbidden[:, BITS * words.shape[1] :] = True
+    mask = torch.from_numpy(forbidden).to(logits.device)
+    first, last = places[0], places[-1]
+    if places == [*range(first, last + 1)]:  # a view of the logits, which is written to
+        logits[first : last + 1].masked_fill_(mask, NEG_INF)
     else:
         logits[places] = logits[places].masked_fill_(mask, NEG_INF)

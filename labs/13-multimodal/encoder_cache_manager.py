@@ -4,7 +4,7 @@ The encoder computes a whole image at once, but the decoder may take it in sever
 next request may bring the same image. So embeddings are kept, by the hash of the image::
 
     cached      {"cat": {"r0", "r2"}, "dog": set(), "owl": {"r1"}}    hash -> who needs it
-    freeable    {"dog": 7}                                            needed by nobody, oldest first
+    freeable    {"dog": 7}                                            not needed, oldest first
     room        num_free_slots: empty         num_freeable_slots: empty, or empty after evictions
 
 The worker holds the tensors. This manager only counts: in rows of embeddings, not in prompt
@@ -29,9 +29,9 @@ class EncoderCacheManager:
 
     Attributes:
         num_free_slots: rows that are empty.
-        num_freeable_slots: rows that are empty, or hold images that nobody needs.
-        cached: who needs each image, by its hash; an empty set: nobody, but it is still there.
-        freeable: hash and rows of the images that nobody needs, oldest first.
+        num_freeable_slots: rows that are empty, or hold images that no request needs.
+        cached: who needs each image, by its hash; an empty set: no request, but it is still there.
+        freeable: hash and rows of the images that no request needs, oldest first.
         freed: hashes that were evicted and of which the worker has not heard.
     """
 
@@ -46,7 +46,7 @@ class EncoderCacheManager:
     def check_and_update_cache(self, request: Request, input_id: int) -> bool:
         """Whether an image of ``request`` is cached; if it is, the request needs it from now on.
 
-        An image that nobody needed before cannot be evicted any more: it leaves ``freeable``, and
+        An image that was not needed before cannot be evicted any more: it leaves ``freeable``, and
         its rows no longer count as room.
 
         Args:
@@ -72,7 +72,7 @@ class EncoderCacheManager:
 
         It must fit what is left of the step's budget. And it must fit the cache, together with the
         images that the caller has chosen in this call and not allocated yet. If the empty rows do
-        not suffice, images that nobody needs are evicted, oldest first, until they do; each
+        not suffice, images that no request needs are evicted, oldest first, until they do; each
         evicted hash goes to ``freed``. If even that would not suffice, nothing is evicted.
 
         Args:
@@ -129,7 +129,7 @@ class EncoderCacheManager:
     def drop(self, request: Request, input_id: int, is_there: bool = False) -> None:
         """Forget an image that the worker never got: its step was undone, or has failed.
 
-        Whoever counted on it asks again in the next step, as for every image in every step.
+        A request that counted on it asks again in the next step, as for every image in every step.
 
         Args:
             is_there: the worker may have it all the same, and is told to forget it.
@@ -157,7 +157,7 @@ class EncoderCacheManager:
         return freed
 
     def get_cached_input_ids(self, request: Request) -> set[int]:
-        """Indices of those images of ``request`` that are cached, whoever needs them.
+        """Indices of those images of ``request`` that are cached, whichever request needs them.
 
         Source: vllm/v1/core/encoder_cache_manager.py#L207-L219
         (EncoderCacheManager.get_cached_input_ids) @ v0.22.1

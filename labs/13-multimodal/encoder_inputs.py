@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import SchedulerConfig
 from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
+from mini_vllm.core.encoder_references import PlacesEncoderCacheManager
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.request import Request
 
@@ -55,7 +56,9 @@ class EncoderInputs(SchedulerExtension):
         assert config.encoder_cache_size is not None
         self.config = config
         self.max_budget = config.max_num_encoder_input_tokens or config.max_num_batched_tokens
-        self.manager = EncoderCacheManager(config.encoder_cache_size)
+        by_place = config.rules.images_held_by_place
+        manager_class = PlacesEncoderCacheManager if by_place else EncoderCacheManager
+        self.manager = manager_class(config.encoder_cache_size)
         self.budget = self.max_budget
         self.planned: dict[str, list[int]] = {}
         self.requests: dict[str, Request] = {}
@@ -156,15 +159,26 @@ class EncoderInputs(SchedulerExtension):
         input_ids = [index for index in ask.input_ids if places[index].offset < end]
         for index in input_ids:
             self.manager.allocate(request, index)
+        if self.config.rules.images_held_by_place:
+            self._note_repeated(request, input_ids, end)
         if input_ids:
             self.budget = ask.budget
             self.planned.setdefault(request.request_id, []).extend(input_ids)
+
+    def _note_repeated(self, request: Request, input_ids: list[int], end: int) -> None:
+        """Places of this step that show an image which the step encodes for another place."""
+        hashes = {request.mm_features[index].identifier for index in input_ids}
+        for index, feature in enumerate(request.mm_features):
+            place = feature.mm_position
+            is_computed = place.offset < end and place.end > request.num_computed_tokens
+            if is_computed and index not in input_ids and feature.identifier in hashes:
+                self.manager.check_and_update_cache(request, index)
 
     def preempted(self, request: Request, was_in_plan: bool) -> None:
         """The request needs no image until it comes back; what it was to encode, others may need.
 
         Under "priority" a victim may have been planned in this very step, and its embeddings count
-        as cached already. Somebody may have found them there. Upstream lets them stand, and the
+        as cached already. Other requests may have found them. Upstream lets them stand, and the
         worker looks in vain.
 
         Source: vllm/v1/core/sched/scheduler.py#L929-L949 (Scheduler._preempt_request) @ v0.22.1
@@ -210,14 +224,22 @@ class EncoderInputs(SchedulerExtension):
                     self.manager.drop(self.requests[request_id], index, is_there=True)
         for request_id in output.num_scheduled_tokens:
             if request_id in self.requests:
-                self.free_computed(self.requests[request_id])
+                request = self.requests[request_id]
+                self.free_computed(request, **self._late_tokens(request))
         return set()
 
-    def free_computed(self, request: Request) -> None:
+    def _late_tokens(self, request: Request) -> dict[str, int]:
+        """Tokens that are still being sampled, as an argument of :meth:`free_computed`."""
+        if self.config.async_scheduling and self.config.rules.images_outlast_late_tokens:
+            return {"num_late_tokens": request.num_output_placeholders}
+        return {}
+
+    def free_computed(self, request: Request, num_late_tokens: int = 0) -> None:
         """``request`` no longer needs the images all of whose positions are computed.
 
         Their keys and values are in the KV cache. It does not matter whether the step sampled a
-        token: a chunk that ends inside the prompt may have finished an image, too.
+        token: a chunk that ends inside the prompt may have finished an image, too. The last
+        ``num_late_tokens`` of those that count as computed do not count here.
 
         Source: vllm/v1/core/sched/scheduler.py#L1667-L1689 (Scheduler._free_encoder_inputs)
         @ v0.22.1

@@ -71,7 +71,7 @@ def merge_multimodal_embeddings(
 
     Raises:
         ValueError: if there are not as many rows as places for them. Without this check one row
-            would be written to every place, and nobody would notice.
+            would be written to every place, without an error.
 
     Source: vllm/model_executor/models/utils.py#L456-L492 (_merge_multimodal_embeddings) @ v0.22.1
     """

@@ -1,7 +1,7 @@
 """What a picture is called: a hash of everything that changes its embeddings.
 
 Two requests share embeddings and KV blocks if their pictures have the same name. So two pictures
-that differ must never have one, or a caller would be answered about somebody else's picture.
+that differ must never have one, or a caller would be answered about another caller's picture.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class MultiModalFeatureSpec:
     """
 
     data: Any
-    """What the encoder is given, by argument; None where nobody encodes."""
+    """What the encoder is given, by argument; None where nothing is encoded."""
     modality: str
     """Always "image"."""
     identifier: str

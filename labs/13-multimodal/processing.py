@@ -274,7 +274,7 @@ def check_count(count: int, config: MultiModalConfig) -> None:
 
 
 def check_image(index: int, image: Any) -> Image.Image:
-    """The picture, decoded. Pillow reads a file only when somebody asks for its pixels.
+    """The picture, decoded. Pillow reads a file only when its pixels are asked for.
 
     Raises:
         ValueError: if it is no picture, cannot be decoded, is too large, or has an extreme shape.

@@ -38,14 +38,14 @@ from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.loops import do_in
 from mini_vllm.engine.messages import EngineCoreOutputs, check_travels
+from mini_vllm.engine.online_pooling import OnlinePooling
 from mini_vllm.engine.output_processor import OutputProcessor
-from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
-from mini_vllm.engine.startup import with_blocks
-from mini_vllm.errors import show
+from mini_vllm.engine.startup import with_limits
+from mini_vllm.errors import RequestError, show
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.kv_transfer.params import holder_of
-from mini_vllm.lora.request import LoRARequest, per_completion
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs
@@ -53,6 +53,8 @@ from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import RequestStats, ServiceStats
 from mini_vllm.observability.profile import check_profiler_config
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.pooling.config import load_pooling_args, settle_runner
+from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 OUTPUT_CHUNK = 128
@@ -65,7 +67,11 @@ def check_rank(rank: int | None, num_engines: int) -> None:
     """Raises ValueError for an engine that is not there."""
     if rank is not None and not (type(rank) is int and 0 <= rank < num_engines):
         most = f"from 0 to {num_engines - 1}" if num_engines > 1 else "0, for there is one engine"
-        raise ValueError(f"data_parallel_rank is {show(rank)}; it must be {most}")
+        raise RequestError(
+            f"data_parallel_rank is {show(rank)}; it must be {most}",
+            param="data_parallel_rank",
+            value=rank,
+        )
 
 
 def start_engines(
@@ -87,7 +93,7 @@ class Stream:
     child_ids: list[str]
 
 
-class AsyncLLM(EngineControls):
+class AsyncLLM(OnlinePooling, EngineControls):
     """Serves many requests at once; each is an async iterator of its outputs.
 
     Args:
@@ -126,7 +132,7 @@ class AsyncLLM(EngineControls):
                 f"config is {show(config)}; it must be an EngineConfig; to start from a model's "
                 "name use AsyncLLM.from_engine_args(AsyncEngineArgs(NAME))"
             )
-        self.config = config
+        self.config = config = settle_runner(config)
         self.profiler_config = check_profiler_config(profiler_config)
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
@@ -134,9 +140,16 @@ class AsyncLLM(EngineControls):
         self.model_args: ModelArgs = args.ending_with(getattr(tokenizer, "eos_token_id", None))
         self.client = client or start_engines(config, scheduler)
         info = self.client.info
-        self.config = config = with_blocks(config, info.num_usable_blocks + 1)
+        self.config = config = with_limits(
+            config, info.num_usable_blocks + 1, info.block_size, info.max_model_len
+        )
         self.limits = PromptLimits(
-            info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
+            info.vocab_size,
+            info.max_model_len,
+            info.num_usable_blocks,
+            info.block_size,
+            info.capacity,
+            least_output=0 if config.model.pools else 1,
         )
         self.input_processor = InputProcessor(
             tokenizer,
@@ -148,6 +161,7 @@ class AsyncLLM(EngineControls):
             config.model.max_logprobs,
         )
         self.input_processor.has_drafts = config.speculative is not None
+        self.input_processor.pooling = load_pooling_args(config)
         self.input_processor.use_processors(config.model.logits_processors)
         self.output_processor = OutputProcessor(tokenizer)
         if (vocabulary := self.output_processor.vocabulary) is not None:
@@ -222,7 +236,7 @@ class AsyncLLM(EngineControls):
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; yields as ``sampling_params.output_kind`` says.
 
-        Whoever stops iterating, by leaving or by being cancelled, ends the request: its KV blocks
+        A caller that stops iterating, by leaving or by cancellation, ends the request: its blocks
         are free a step later.
 
         Args:
@@ -259,7 +273,7 @@ class AsyncLLM(EngineControls):
     def request_refused(self, kv_transfer_params: Any) -> None:
         """A request was refused: an engine that holds KV for it, if one does, need not wait.
 
-        Nobody waits for this either, and if the engine is gone, the other one's lease ends.
+        This is not waited for either, and if the engine is gone, the other one's lease ends.
         """
         holder = holder_of(kv_transfer_params)
         if holder is not None and self.config.kv_transfer is not None:
@@ -280,7 +294,7 @@ class AsyncLLM(EngineControls):
         )
 
     def close_stream(self, stream: Stream) -> None:
-        """Nobody reads this request any more: if it still runs, it is aborted on both sides."""
+        """No caller reads this request any more: if it still runs, it is aborted on both sides."""
         self._abort_stream(stream)
         self._streams.pop(stream.live.request_id, None)
 
@@ -288,7 +302,7 @@ class AsyncLLM(EngineControls):
         self,
         request_id: str,
         prompt: PromptType,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
@@ -322,7 +336,11 @@ class AsyncLLM(EngineControls):
         )
 
     def _make_stream(
-        self, request_id: str, prompt: PromptType, token_ids: list[int], params: SamplingParams
+        self,
+        request_id: str,
+        prompt: PromptType,
+        token_ids: list[int],
+        params: SamplingParams | PoolingParams,
     ) -> Stream:
         internal_id = f"{request_id}-{uuid.uuid4().hex[:8]}"
         live = RequestOutput(internal_id, text_of(prompt), token_ids, outputs=[])
@@ -336,7 +354,7 @@ class AsyncLLM(EngineControls):
         stream: Stream,
         prompt: PromptType,
         images: list[MultiModalFeatureSpec],
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int,
         arrival_time: float,
         lora_request: LoRARequest | None,
@@ -348,30 +366,24 @@ class AsyncLLM(EngineControls):
         self.input_processor.check(stream.external_id, params, priority, salt)
         token_ids = stream.live.prompt_token_ids
         stream.live.lora_request = lora_request
-        children = child_requests(stream.live.request_id, params)
-        requests = [
-            self.input_processor.process(
-                child_id,
-                token_ids,
-                child_params,
-                priority,
-                arrival_time,
-                salt,
-                lora,
-                images,
-                data_parallel_rank,
-            )
-            for (child_id, child_params), lora in zip(
-                children, per_completion(lora_request), strict=False
-            )
-        ]
+        requests = self.input_processor.process_completions(
+            stream.live.request_id,
+            token_ids,
+            params,
+            priority=priority,
+            arrival_time=arrival_time,
+            cache_salt=salt,
+            lora_request=lora_request,
+            mm_features=images,
+            data_parallel_rank=data_parallel_rank,
+        )
         check_travels(requests[0])  # the others have the same
         return requests
 
     def _watch(
         self, stream: Stream, requests: list[EngineCoreRequest], kind: RequestOutputKind
     ) -> None:
-        """Register a request and its completions with everyone who will hear of them."""
+        """Register a request and its completions with all that will hear of them."""
         reads_text = kind != RequestOutputKind.FINAL_ONLY
         self.output_processor.add_requests(requests, stream.live, reads_text)
         siblings: list[RequestStats] = []
@@ -405,9 +417,11 @@ class AsyncLLM(EngineControls):
         given = [request_id] if isinstance(request_id, str) else request_id
         names = list(given) if isinstance(given, Iterable) else [given]
         if not all(isinstance(name, str) for name in names):
-            raise ValueError(
+            raise RequestError(
                 f"request_id is {show(request_id)}; it must be the name of a request, or a list "
-                "of names"
+                "of names",
+                param="request_id",
+                value=request_id,
             )
         for stream in [s for s in self._streams.values() if s.external_id in names]:
             self._abort_stream(stream)
@@ -494,7 +508,7 @@ class AsyncLLM(EngineControls):
                 stream.collector.put(copy.copy(error))
 
     def _fail(self, error: Exception) -> None:
-        """Tell every caller, for there is nobody left who could serve them."""
+        """Tell every caller, because no engine is left that could serve them."""
         self.fail_all(error)
         self.client.fail_calls(error)
 
@@ -527,7 +541,7 @@ class AsyncLLM(EngineControls):
         """End the engine, after ``timeout`` seconds at most for requests that still run; None: 0.
 
         It waits for that; so that the loop can serve them, call it in another thread:
-        ``await asyncio.to_thread(engine.shutdown, 30)``. Whoever is unfinished in the end gets an
+        ``await asyncio.to_thread(engine.shutdown, 30)``. What is unfinished in the end gets an
         EngineDeadError. Raises ValueError for what is no time, with nothing ended.
         """
         timeout = 0.0 if timeout is None else timeout

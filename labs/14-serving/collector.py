@@ -144,4 +144,6 @@ class OutputCutter:
             live.metrics,
             live.lora_request,
             live.kv_transfer_params,
+            live.pooled,
+            live.failure,
         )

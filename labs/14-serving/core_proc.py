@@ -42,7 +42,7 @@ from mini_vllm.engine.messages import (
     decode_seconds,
     encode,
 )
-from mini_vllm.errors import show
+from mini_vllm.errors import RequestError, show
 
 if TYPE_CHECKING:
     from mini_vllm.engine.core import EngineCore
@@ -63,9 +63,9 @@ class ShutdownState(IntEnum):
 
     RUNNING = 0
     REQUESTED = 1
-    """Nobody new is let in; those who are in run on until the deadline."""
+    """No new request is let in; those that run go on until the deadline."""
     SHUTTING_DOWN = 2
-    """Everybody has ended; the loop is left as soon as all is said."""
+    """All requests have ended; the loop is left as soon as all outputs are sent."""
 
 
 class EngineCoreProc:
@@ -93,7 +93,7 @@ class EngineCoreProc:
         self.deadline = float("inf")
         """On the monotonic clock, for those who still run when a shutdown was asked for."""
         self._pauses: list[tuple[Future[None], bool]] = []
-        """Those that wait until nobody runs, and whether each wants the cache cleared then."""
+        """Those that wait until no request runs, and whether each wants the cache cleared then."""
 
     def run_busy_loop(self) -> None:
         """Take messages, step, and so on, until a shutdown is complete.
@@ -147,9 +147,9 @@ class EngineCoreProc:
         ADD: ``content`` is ``(request id, EngineCoreRequest)``; bytes stand for a request that
         could not be decoded, and :func:`decode_request` raises what is wrong with them. The core
         turns it into a request of its own (``preprocess_add_request``) and takes it in
-        (``add_request``). Whatever is raised on the way becomes an output of this request with
-        finish reason "error" and the text of the exception as its stop reason. Once a shutdown
-        was asked for, the request is answered as aborted instead.
+        (``add_request``). Whatever is raised on the way ends this request alone
+        (:meth:`EngineCoreOutput.failed`). Once a shutdown was asked for, the request is answered
+        as aborted instead.
         ABORT: the ids to end. No output is sent: the sender knows. Unknown ids are no error.
         UTILITY: a call for :meth:`_handle_call`.
         SHUTDOWN: seconds that unfinished requests still have. The state is at least REQUESTED then,
@@ -218,14 +218,14 @@ class EngineCoreProc:
 
         Args:
             mode: "abort" ends all requests now; "wait" lets those that run come to their end;
-                "keep" holds everybody where they are. New requests queue in each case, and with
+                "keep" holds all requests where they are. New requests queue in each case, and with
                 "wait" those, too, that have lost their blocks to others or to an earlier "keep".
             clear_cache: forget cached KV when the engine is idle; with "keep" at once, and those
                 who are held compute theirs anew when they go on.
 
         Returns:
             Done when nothing runs any more; with "keep", at once. It fails if
-            :meth:`resume_generation` comes before: whoever asked would take a busy engine for an
+            :meth:`resume_generation` comes before: the caller would take a busy engine for an
             idle one. A "keep" that comes before lets it wait on.
 
         Source: vllm/v1/engine/core.py#L1571-L1618 (EngineCoreProc.pause_scheduler) @ v0.22.1
@@ -239,7 +239,9 @@ class EngineCoreProc:
             done.set_result(None)
             return done
         if mode not in ("abort", "wait"):
-            raise ValueError(f"mode is {mode!r}; it must be 'abort', 'wait' or 'keep'")
+            raise RequestError(
+                f"mode is {mode!r}; it must be 'abort', 'wait' or 'keep'", param="mode", value=mode
+            )
         if mode == "abort":
             self._send_aborted(self.core.abort_requests(list(scheduler.requests)))
         scheduler.pause_state = PauseState.PAUSED_NEW
@@ -251,7 +253,7 @@ class EngineCoreProc:
         self.core.scheduler.pause_state = PauseState.UNPAUSED
         for done, _ in self._take_pauses():
             done.set_exception(
-                ValueError("the engine was resumed before everybody who ran had come to an end")
+                ValueError("the engine was resumed before all running requests had ended")
             )
 
     def _take_pauses(self) -> list[tuple[Future[None], bool]]:
@@ -259,7 +261,7 @@ class EngineCoreProc:
         return pauses
 
     def is_paused(self) -> bool:
-        """From the moment a pause was asked for, whether or not everybody has come to an end."""
+        """From the moment a pause was asked for, whether or not all requests have ended."""
         return bool(self.core.scheduler.pause_state != PauseState.UNPAUSED)
 
     def _call_when_idle(self) -> None:
@@ -297,7 +299,7 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
     Source: vllm/v1/engine/core.py#L1092-L1178 (EngineCoreProc.run_engine_core) @ v0.22.1
     """
     # Ctrl-C, `timeout` and a shell's kill reach every process of a group, and systemd every one of
-    # a service. Only the front end decides what they mean, which may be to let everybody end: the
+    # a service. Only the front end decides what they mean, which may be to let requests end: the
     # engine leaves its group, does not hear SIGTERM, and takes SHUTDOWN as a message.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -314,7 +316,7 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
         _say_last_words(output_queue, writer)
         os._exit(1)
     # What was made until here lives as long as the process. A collection that looked at it, and
-    # torch brings some 200,000 objects, would hold up everybody's next token.
+    # torch brings some 200,000 objects, would hold up the next token of all requests.
     gc.collect()
     gc.freeze()
     engine = EngineCoreProc(core, input_queue, output_queue)
@@ -346,6 +348,7 @@ def _info(core: EngineCore) -> EngineInfo:
         core.limits.max_model_len,
         core.limits.num_usable_blocks,
         core.limits.block_size,
+        core.limits.capacity,
         core.executor.call("model_dtype")[0],
         os.getpid(),
     )
@@ -353,7 +356,7 @@ def _info(core: EngineCore) -> EngineInfo:
 
 def _read(path: str, input_queue: queue.Queue[Message]) -> None:
     """The input thread: frames from the socket, decoded, into the queue. One message that cannot
-    be read is nobody's but its sender's: it is left out, and the next is read."""
+    be read concerns its sender only: it is left out, and the next is read."""
     import zmq
 
     socket = zmq.Context().socket(zmq.PULL)

@@ -175,7 +175,7 @@ class ServiceStats:
             request.arrival_time,
             len(request.prompt_token_ids),
             n,
-            request.sampling_params.max_tokens,
+            request.sampling_params.max_tokens if request.pooling_params is None else None,
             siblings=[] if siblings is None else siblings,
             sent=request,
         )
@@ -191,6 +191,10 @@ class ServiceStats:
             request.num_cached_tokens = output.num_cached_tokens
             self._iteration.num_cached_tokens += output.num_cached_tokens
             self._iteration.num_external_tokens += output.num_external_tokens
+        if output.pooling_output is not None:  # there is no first token to count the prompt with
+            request.num_cached_tokens = output.num_cached_tokens
+            self._iteration.num_cached_tokens += output.num_cached_tokens
+            self._iteration.num_prompt_tokens += request.num_prompt_tokens
         self._iteration.update_from_output(output, request, timestamp, now)
         if output.finish_reason is not None:
             self._finish([output.request_id], output.finish_reason)

@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mini_vllm.errors import RequestFailure
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.pooling_outputs import ClassificationOutput as ClassificationOutput
+from mini_vllm.pooling_outputs import ClassificationRequestOutput as ClassificationRequestOutput
+from mini_vllm.pooling_outputs import EmbeddingOutput as EmbeddingOutput
+from mini_vllm.pooling_outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
+from mini_vllm.pooling_outputs import PoolingOutput as PoolingOutput
+from mini_vllm.pooling_outputs import PoolingRequestOutput as PoolingRequestOutput
+from mini_vllm.pooling_outputs import ScoringOutput as ScoringOutput
+from mini_vllm.pooling_outputs import ScoringRequestOutput as ScoringRequestOutput
 
 
 @dataclass(slots=True)
@@ -108,9 +117,12 @@ class RequestOutput:
         num_cached_tokens: prompt tokens whose KV the prefix cache, or a KV connector, supplied.
         error: why the request failed; None if it did not. The other requests of a batch are
             not affected by a failed one.
+        failure: the same, and whose fault it is.
         metrics: the times of the first completion.
         lora_request: the adapter that was used; None: the base.
         kv_transfer_params: where another engine finds the prompt's KV, if it was to be held.
+        pooled: what a pooling model made of the prompt, in numpy; callers get it as a
+            :class:`~mini_vllm.pooling_outputs.PoolingRequestOutput`.
     """
 
     request_id: str
@@ -124,6 +136,8 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    pooled: Any = None
+    failure: RequestFailure | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output of the same request into this one, which was not read yet.
@@ -132,7 +146,8 @@ class RequestOutput:
         bring any of them. One that is not here yet is appended, whatever its index.
 
         Of the whole: what was finished stays finished, ``num_cached_tokens`` does not shrink, and
-        of error, ``kv_transfer_params`` and ``prompt_logprobs`` the first that was said stays.
+        of ``error``, ``failure``, ``kv_transfer_params`` and ``prompt_logprobs`` the first that
+        was said stays.
 
         Args:
             next_output: what came after this.

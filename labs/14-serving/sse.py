@@ -45,7 +45,7 @@ def sse_event(body: Any) -> bytes:
 
 
 class ClientGoneError(Exception):
-    """Nobody reads the answer any more."""
+    """The client reads the answer no longer."""
 
 
 async def listen_for_disconnect(receive: Receive) -> None:

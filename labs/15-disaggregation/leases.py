@@ -20,7 +20,7 @@ class Lease:
     """One request's blocks.
 
     Attributes:
-        name: given to whoever may read them, and to nobody else.
+        name: given to the engine that may read them, and to no other.
         deadline: until when they are held, once the request has ended; None: it runs.
     """
 
@@ -69,17 +69,17 @@ class Leases:
 
     @contextmanager
     def reading(self, question: Question) -> Iterator[None]:
-        """While the blocks that are asked for are read, nobody lets go of them.
+        """While the blocks that are asked for are read, they are not released.
 
         Raises:
-            ValueError: if they are not held (any more), or for somebody else.
+            ValueError: if they are not held (any more), or for another engine.
         """
         with self._lock:
             self._check(question)
             yield
 
     def _check(self, question: Question) -> None:
-        """Refuse a question about what is not held for whoever asks.
+        """Refuse a question about what is not held for the engine that asks.
 
         Refused are: another engine's id, for an address may have a new owner; another namespace; a
         request that has no lease, or a lease of another name, for ids come again; a lease whose
@@ -87,7 +87,7 @@ class Leases:
         already.
 
         Raises:
-            ValueError: with what is asked for and does not fit. Its text goes to whoever asks, so
+            ValueError: with what is asked for and does not fit. Its text goes to the asker, so
                 it never says a lease's name: that would be the key, given to a stranger.
         """
         # TODO 15.13
@@ -97,7 +97,7 @@ class Leases:
         )
 
     def release(self, question: Question) -> None:
-        """A reader says that she needs a request's blocks no longer."""
+        """A reader says that it needs a request's blocks no longer."""
         with self._lock:
             lease = self.leases.get(question.request_id)
             is_ours = question.engine_id == self.engine_id

@@ -7,7 +7,7 @@
                               ▼                              prepare_load ▼         │
                             gone                                 being read (> 0) ──┘
 
-Pure bookkeeping: which bytes are copied when is somebody else's business, and takes steps. So a
+Pure bookkeeping: the worker copies the bytes, and that takes several steps. So a
 block has a state in between, and what is in between is neither found nor evicted.
 
 Source: vllm/v1/kv_offload/cpu/manager.py#L23-L240 (CPUOffloadingManager) @ v0.22.1
@@ -31,7 +31,7 @@ class BlockStatus:
     block_id: int
     """Where in the tier it lies."""
     ref_cnt: int = -1
-    """-1 while it is written, 0 when it is ready, and one more for everybody who reads it."""
+    """-1 while it is written, 0 when it is ready, and one more for each reader."""
 
     @property
     def is_ready(self) -> bool:
@@ -85,7 +85,7 @@ class LRUCachePolicy:
         return len(self.blocks)
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Somebody has asked for these blocks of a prompt, in its order: they are young again.
+        """These blocks of a prompt were asked for, in its order: they are young again.
 
         The *last* is touched first, so that the first becomes the youngest: without its beginning
         a prompt's rest is worth nothing, so the rest has to go before it. Unknown keys are passed
@@ -100,7 +100,7 @@ class LRUCachePolicy:
         )
 
     def evict(self, num_blocks: int, protected: Collection[bytes]) -> Evicted | None:
-        """Take out the ``num_blocks`` oldest that may go: ready, read by nobody, not protected.
+        """Take out the ``num_blocks`` oldest that may go: ready, without a reader, not protected.
 
         Returns:
             Keys and blocks, oldest first; or None, with nothing changed, if there are too few.
@@ -249,7 +249,7 @@ class CPUOffloadingManager:
         self.policy.touch(keys)
 
     def prepare_load(self, keys: Iterable[bytes]) -> list[int]:
-        """Somebody will read these ready blocks: they stay until :meth:`complete_load`.
+        """These ready blocks will be read: they stay until :meth:`complete_load`.
 
         Returns:
             Where in the tier they lie.
@@ -274,7 +274,7 @@ class CPUOffloadingManager:
 
         Known keys are left out. For the others as many blocks are evicted as there are too few
         free, and not one more; never one of ``keys``, for a block that was there must be there
-        afterwards. The new ones are being written: nobody finds them.
+        afterwards. The new ones are being written: no lookup finds them.
 
         Returns:
             What is to be written; None, with nothing changed, if there cannot be room for all.

@@ -26,6 +26,7 @@ from mini_vllm.kv_transfer.base import (
 )
 from mini_vllm.kv_transfer.offload_manager import POLICIES, CPUOffloadingManager
 from mini_vllm.kv_transfer.progress import RequestTracker
+from mini_vllm.platforms import platform_of
 from mini_vllm.request import Request, RequestStatus
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class OffloadingConnector(KVConnectorBase_V1):
         from mini_vllm.kv_transfer.layout import block_shape
 
         self.layers = list(kv_caches.values())
-        pinned = self.layers[0].is_cuda
+        pinned = platform_of(self.layers[0].device).is_pin_memory_available
         shape = (self.manager.num_blocks, *block_shape(self.layers))
         self.host = torch.empty(shape, dtype=self.layers[0].dtype, pin_memory=pinned)
 

@@ -8,9 +8,9 @@
                                       ◄── READ ──────  fetches beside other steps
     lets go                           ◄── DONE ──────  runs
 
-Who decodes pulls: she knows when there is room. A peer may be dead, stopped or slow, and nobody
-can tell which. So every wait has an end, on both sides: the one who fetches gives up after
-``transfer_timeout_s``, the one who holds after ``kv_lease_duration``.
+The decode engine pulls, because it knows its free space. A peer may be dead, stopped or slow: one
+cannot tell which. So every wait has an end, on both sides: the engine that fetches gives up after
+``transfer_timeout_s``, the one that holds after ``kv_lease_duration``.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L66-L674
 (NixlConnectorScheduler) @ v0.22.1
@@ -186,7 +186,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         """Hold the prompt's blocks for the engine that decodes, and say where they are.
 
         Only of a request that others are to go on with (``do_remote_decode``), that has ended as it
-        should (FINISHED_LENGTH_CAPPED or FINISHED_STOPPED) and has blocks. Anybody else's may go.
+        should (FINISHED_LENGTH_CAPPED or FINISHED_STOPPED) and has blocks. All others may go.
         A request that ends before it has fetched what another engine holds for it lets that engine
         know.
 
@@ -224,7 +224,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         }
 
     def request_refused(self, kv_transfer_params: Mapping[str, Any]) -> None:
-        """Whoever holds KV for it must not wait until a lease ends.
+        """The engine that holds KV for it must not wait until a lease ends.
 
         Source: https://github.com/vllm-project/vllm/pull/41269, which adds such a request and
         aborts it at once
@@ -240,7 +240,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
         self.address = metadata[0]
-        self.client = BlockClient()  # who does not fetch says at least that nobody need wait
+        self.client = BlockClient()  # also without a fetch it says when the holder need not wait
 
     # ------------------------------------------------------------------ the worker's half
 
@@ -257,7 +257,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
     def _serve(self, question: Question) -> bytes | None:
         """In the server's thread: copy blocks that a lease holds still.
 
-        Nobody writes to them meanwhile: an ended request's blocks are nobody else's while it keeps
+        No step writes to them meanwhile: an ended request's blocks are its own while it keeps
         them, and a lease ends only under the same lock.
         """
         from mini_vllm.kv_transfer.layout import gather_blocks, to_bytes
@@ -302,23 +302,23 @@ class P2pTcpConnector(KVConnectorBase_V1):
         )
 
     def _tell_done(self, source: RemotePrefill) -> None:
-        """Nobody will fetch this (any more)."""
+        """This will not be fetched (any more)."""
         if self.client is not None:
             self.client.tell(source.host, source.port, self._question("done", source, []))
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Whose blocks nobody will fetch any more, and whose fetch is over.
+        """Requests whose blocks will not be fetched any more, and those whose fetch is over.
 
         A fetch is over when its answer is there, be it an error, or when its ``deadline`` has come
         (``now >= deadline``, on the monotonic clock). Then the request
         is named, whatever has come of it: with its KV in place (:meth:`_place`), or with its blocks
         among ``self.invalid``. It leaves ``self.fetches``, so that an answer that comes after
-        the deadline finds nobody: the blocks may be another request's by then. The other engine
+        the deadline finds no request: the blocks may be another request's by then. The other engine
         is told that it need not hold on (:meth:`_tell_done`).
 
         Returns:
             What ``self.leases.take_ended`` names now, and the requests whose fetch is over. Both
-            are sets, also if there is nobody.
+            are sets, also if they are empty.
         """
         # TODO 15.12
         raise NotImplementedError(
@@ -354,7 +354,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         self.progress.clear()
 
     def reset(self) -> None:
-        """Answers find nobody any more; what was held for others is not."""
+        """Answers find no request any more; what was held for others is released."""
         self.fetches.clear()
         self.invalid.clear()
         self.leases.clear()

@@ -7,7 +7,7 @@
                                              ▼
                                      cut to the first invalid block
 
-    ended, but a transfer still reads or writes its blocks ──► held ──► nobody does ──► free
+    ended, but a transfer still reads or writes its blocks ──► held ──► over ──► free
 
 Source: vllm/v1/core/sched/scheduler.py#L2043-L2337 (Scheduler) @ v0.22.1
 """
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager, cdiv
 from mini_vllm.request import Request
 
 
@@ -26,6 +26,8 @@ class RemoteKVCacheManager(KVCacheManager):
     """A manager that can give blocks whose contents are still to come."""
 
     _contents_to_come = False
+    num_kept_from_loads = 0
+    """Free blocks that :meth:`allocate_for_load` leaves for others."""
 
     def allocate_for_load(
         self,
@@ -35,7 +37,13 @@ class RemoteKVCacheManager(KVCacheManager):
         hits: KVCacheBlocks,
         full_sequence_must_fit: bool,
     ) -> KVCacheBlocks | None:
-        """Like :meth:`allocate_slots`, but nobody can find the new blocks yet."""
+        """Like :meth:`allocate_slots`, but no lookup can find the new blocks yet."""
+        num_held = len(self.req_to_blocks.get(request.request_id, ())) + len(hits.blocks)
+        num_slots = num_hit_tokens + num_external_tokens
+        num_wanted = max(cdiv(num_slots, self.block_size) - num_held, 0)
+        num_wanted += sum(block.ref_cnt == 0 for block in hits.blocks)
+        if num_wanted + self.num_kept_from_loads > self.block_pool.num_free_blocks:
+            return None
         self._contents_to_come = True
         try:
             return self.allocate_slots(
@@ -123,7 +131,7 @@ def transfers_of_ended(state: TransferState, request: Request, connector_keeps: 
     """Which transfers still touch the blocks of a request that has just ended.
 
     - "recv": it was loading and its transfer is not over. It will write into these blocks, whatever
-      has become of the request; freed now, they would be somebody else's when it does.
+      has become of the request; freed now, they would be another request's when it does.
     - "send": the connector's ``request_finished`` has said True (``connector_keeps``).
 
     The request leaves ``loading``, ``arrived`` and ``failed``.
@@ -144,7 +152,7 @@ def transfers_over(state: TransferState, ids: Iterable[str], kind: str) -> list[
     """Transfers of one ``kind``, "recv" or "send", are over.
 
     A held request whose last transfer this was leaves ``held``; a request that is loading and has
-    received has ``arrived``. Ids that nobody waits for are ignored: a worker may know of
+    received has ``arrived``. Ids without a waiting request are ignored: a worker may know of
     a transfer that the scheduler has given up.
 
     Returns:
@@ -173,8 +181,8 @@ def find_rewinds(
     *before* this step count: ``num_computed_tokens`` less this step's ``num_scheduled_tokens``
     (absent: none), rounded up to blocks. What this step was to compute was never to be loaded.
 
-    Every request that holds an invalid block is cut, not only the first: whoever is to
-    compute it again may be aborted before she does.
+    Every request that holds an invalid block is cut, not only the first: the one that is to
+    compute it again may be aborted before it does.
 
     Args:
         requests: those that hold blocks.

@@ -1,4 +1,4 @@
-"""Where should a prompt go? To whoever has its beginning already, unless she is busy.
+"""Where should a prompt go? To the worker that has its beginning already, unless it is busy.
 
 ::
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.kv_cache_manager import KVCacheBlocks, PrefixCacheStats
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, PrefixCacheStats, cdiv
+from mini_vllm.core.request_queue import RequestQueue
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
@@ -23,6 +24,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.core.step_plan import StepPlan
+from mini_vllm.errors import RequestFailure
 from mini_vllm.kv_transfer.base import KVConnectorBase_V1
 from mini_vllm.kv_transfer.remote_kv import (
     RemoteKVCacheManager,
@@ -70,6 +72,8 @@ class RemoteKVScheduler(Scheduler):
         """What the connector has answered in this pass, by request."""
         self.passed_over: list[Request] = []
         """Requests that this pass has left waiting, in its order: skipped, or loading now."""
+        self.unfinished_prompts: set[Request] = set()
+        """Those who load, or have begun, and still have tokens of their prompt to compute."""
         self.external_cache_stats = PrefixCacheStats()
         self.has_started_loads = False
         self.rewound: dict[str, int] = {}
@@ -109,9 +113,13 @@ class RemoteKVScheduler(Scheduler):
         Source: vllm/v1/core/sched/scheduler.py#L1842-L1864 (Scheduler._free_request) @ v0.22.1
         """
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        if self.rules.connector_hears_of_computed_blocks:
+            num_blocks = cdiv(request.num_computed_tokens, self.kv_cache_manager.block_size)
+            block_ids = block_ids[:num_blocks]
         keeps, params = self.connector.request_finished(request, block_ids)
         if params:
             self.kv_transfer_params[request.request_id] = params
+        self.unfinished_prompts.discard(request)
         pending = transfers_of_ended(self.transfers, request, keeps and bool(block_ids))
         if not pending:
             super()._free_request(request)
@@ -147,6 +155,17 @@ class RemoteKVScheduler(Scheduler):
         idle = not (step.num_scheduled_tokens or self.running or step.preempted)
         if idle and self.breaks_deadlocks:
             self._break_deadlock(step)
+
+    def _next_queue(self) -> RequestQueue | None:
+        """See :meth:`Scheduler._next_queue`. With a queue for holders alone, they come first, under
+        "priority", too: none of them stands behind a request that waits for its blocks."""
+        if self.rules.skipped_keep_their_queue:
+            return self.skipped_waiting or self.waiting or None
+        return super()._next_queue()
+
+    def _stays_apart(self, request: Request) -> bool:
+        """Also if its load has failed and it could not begin another: its turn has not passed."""
+        return super()._stays_apart(request) or request not in self.passed_over
 
     def _may_admit(self, request: Request) -> bool:
         """Whether nothing but budget and blocks keeps ``request`` waiting, KV included.
@@ -209,12 +228,44 @@ class RemoteKVScheduler(Scheduler):
         else:
             hits, num_local = self.kv_cache_manager.get_computed_blocks(request)
             admit = self._start_load if is_async else self._admit
+            self.kv_cache_manager.num_kept_from_loads = self._num_kept_from_loads()
             admitted = admit(step, request, hits, num_local, external)
         if admitted:
+            num_planned = step.num_scheduled_tokens.get(request.request_id, 0)
+            if num_planned == 0 or request.num_computed_tokens + num_planned < request.num_tokens:
+                self.unfinished_prompts.add(request)
             self.offers.pop(request.request_id, None)
             table = self.kv_cache_manager.req_to_blocks[request.request_id]
             self.connector.update_state_after_alloc(request, KVCacheBlocks(list(table)), external)
         return admitted
+
+    def _num_kept_from_loads(self) -> int:
+        """Free blocks that a load may not take: what prompts under way still need.
+
+        vLLM 0.32.0 has it as ``Scheduler._inflight_prefill_reserved_blocks``.
+        """
+        if not self.rules.loads_leave_room:
+            return 0
+        manager, drafts = self.kv_cache_manager, 0
+        if self.num_speculative_tokens:
+            drafts = 1 + self.num_speculative_tokens + self.scheduler_config.num_lookahead_tokens
+        kept = cdiv(drafts, manager.block_size)
+        for request in self.unfinished_prompts:
+            num_slots = min(request.num_tokens, self.max_model_len) + drafts
+            held = manager.req_to_blocks.get(request.request_id, ())
+            kept += max(cdiv(num_slots, manager.block_size) - len(held), 0)
+        return kept
+
+    def _preempt(self, request: Request) -> None:
+        super()._preempt(request)
+        self.unfinished_prompts.discard(request)
+
+    def _advance_computed_tokens(self, output: SchedulerOutput) -> None:
+        super()._advance_computed_tokens(output)
+        for request_id in output.num_scheduled_tokens if self.unfinished_prompts else ():
+            request = self.requests[request_id]
+            if request.num_computed_tokens >= request.num_tokens:
+                self.unfinished_prompts.discard(request)
 
     def _start_load(
         self, step: StepPlan, request: Request, hits: KVCacheBlocks, num_local: int, external: int
@@ -226,7 +277,7 @@ class RemoteKVScheduler(Scheduler):
             | local hits | to be loaded |  not computed   |
             |  touched   | new blocks   |  no block yet   |     no tokens, no budget, no row
 
-        The count of computed tokens is set already; nobody reads it before the load is over, and a
+        The count of computed tokens is set already; nothing reads it before the load is over, and a
         failed load cuts it. It is ``num_local + external``, also where that is the whole prompt:
         :func:`~mini_vllm.kv_transfer.remote_kv.take_arrived` takes a token back. The new blocks are
         not findable. ``full_sequence_must_fit`` is the engine's own rule,
@@ -260,13 +311,14 @@ class RemoteKVScheduler(Scheduler):
         if num_new_tokens == 0:
             return False
         config = self.scheduler_config
+        ahead = {"num_lookahead_tokens": config.num_lookahead_tokens if held else 0}
         blocks = self.kv_cache_manager.allocate_slots(
             request,
             external + num_new_tokens,
             num_new_computed_tokens=num_local,
             new_computed_blocks=hits,
-            num_lookahead_tokens=config.num_lookahead_tokens if held else 0,
             full_sequence_must_fit=config.scheduler_reserve_full_isl,
+            **ahead | self._at_admission(),
         )
         if blocks is None:
             return False
@@ -282,7 +334,7 @@ class RemoteKVScheduler(Scheduler):
     def _new_tokens(self, step: StepPlan, request: Request, num_computed: int) -> int:
         """Tokens to compute for a request that is to be admitted; 0 if it has to wait."""
         num_new_tokens = request.num_tokens - num_computed
-        threshold = self.scheduler_config.long_prefill_token_threshold
+        threshold = self.long_prefill_cap
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
         if num_new_tokens > step.token_budget and not self.scheduler_config.enable_chunked_prefill:
@@ -310,7 +362,7 @@ class RemoteKVScheduler(Scheduler):
             then B   its KV has arrived, holds 12        |  runs, ends, and frees them
 
         Upstream stops at A, in this step and in all that follow. Here B goes first, but only when
-        otherwise nobody would. If not even a holder fits, because several hold parts of the pool,
+        otherwise none would. If not even a holder fits, because several hold parts of the pool,
         the last of them lets go of its blocks and starts anew.
         """
         holders = [request for request in self._all_waiting() if self._is_ready_holder(request)]
@@ -418,14 +470,14 @@ class RemoteKVScheduler(Scheduler):
         for request_id, reason in reasons.items():
             request = self.requests.get(request_id)
             if request is not None:
-                request.stop_reason = reason
+                request.failure = RequestFailure.of(reason)
                 self.finish_requests(request_id, RequestStatus.FINISHED_ERROR)
                 outputs.append(EngineCoreOutput.last(request, [], request.status))
         self._hear(report)
         for ended in outputs:
             if ended.finish_reason is not None:
                 ended.kv_transfer_params = self.kv_transfer_params.pop(ended.request_id, None)
-        self.kv_transfer_params.clear()  # of requests that were aborted: nobody asks
+        self.kv_transfer_params.clear()  # of requests that were aborted: no answer reports them
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
@@ -463,7 +515,7 @@ class RemoteKVScheduler(Scheduler):
         held = self.transfers.held
         assert not held.keys() & self.requests.keys(), "a request is held and unfinished"
         known = self.requests.keys() | held.keys()
-        assert tables.keys() <= known, f"blocks of nobody: {tables.keys() - known}"
+        assert tables.keys() <= known, f"blocks of no request: {tables.keys() - known}"
         assert self.transfers.failed | self.transfers.arrived <= self.transfers.loading
         self.kv_cache_manager.check_integrity(self.running)
 

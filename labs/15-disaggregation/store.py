@@ -6,8 +6,8 @@
 
     │ magic 8 │ namespace 32 │ block hash 32 │ length 8 │ crc32 4 │ payload ... │
 
-Engines come and go at any moment, also in the middle of a write, and nobody asks the others. So a
-file appears whole or not at all, says itself what it is, and is believed by nobody who has not
+Engines come and go at any moment, also in the middle of a write, and no engine asks another. So a
+file appears whole or not at all, says itself what it is, and no engine trusts it before it has
 checked it.
 """
 
@@ -128,7 +128,7 @@ class BlockStore:
     def get(self, block_hash: bytes) -> bytes | None:
         """Read a block; None if it is not there, or not sound.
 
-        An unsound file is deleted, so that nobody offers it again. A sound one is young again
+        An unsound file is deleted, so that it is not offered again. A sound one is young again
         (``os.utime``): the oldest are the first to go. Never raises: a file may vanish at any
         moment, and a disk may refuse. What was read and is sound counts, also if the file cannot be
         made young: another user's, say.

@@ -36,7 +36,7 @@ class BlockManager(LateHashing):
         cache_config: both pools; ``num_cpu_blocks`` may be 0.
         max_model_len, hash_root: see :class:`~mini_vllm.core.kv_cache_manager.KVCacheManager`.
         watermark: share of the device blocks that an admission leaves free for those who run.
-            It does not bind while the pool is empty: then there is nobody to leave it to.
+            It does not bind while the pool is empty: then there is no request to leave it to.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class BlockManager(LateHashing):
     def can_allocate(self, request: Request, num_lookahead_tokens: int = 0) -> AllocStatus:
         """Whether a waiting request can have blocks for all of its tokens.
 
-        Hits are not discounted: whoever fits so fits with them too.
+        Hits are not discounted: a request that fits so fits with them too.
         """
         return self._status(self._num_blocks(request.num_tokens + num_lookahead_tokens))
 

@@ -3,7 +3,7 @@
 This one is made for *documents*: short questions, and now and then a prompt of more than a thousand
 tokens. V1 serves in order of arrival, and a step takes as many tokens as the budget allows. So a
 question waits behind documents that came before it, and while a document is computed every step is
-long for everybody who makes tokens::
+long for all requests that make tokens::
 
     V1     | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
                                                    d: the next token of an answer
@@ -27,7 +27,7 @@ class Capstone(Scheduler):
     """V1's rules, with limits and an order of its own.
 
     It keeps every promise of :class:`~mini_vllm.core.scheduler.Scheduler`. It does not promise that
-    nobody is overtaken.
+    no request is overtaken.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A fleet policy of your own: more requests in time than by any simple one.
 
-Whoever looks at first tokens only sends prompts to machines that are busy making tokens, and there
-every token of everybody comes later. Two promises were made, so two times must be weighed::
+A policy that looks at first tokens only sends prompts to machines that make tokens, and there
+every token of every request comes later. Two promises were made, so two times must be weighed::
 
     choice              first token      pace of those who run there
     remote, quiet d     later            as before
@@ -28,7 +28,7 @@ class CapstoneFleet(FleetPolicy):
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
         """Who serves the request: see :meth:`FleetPolicy.place`.
 
-        Everybody must be placed; nobody can be sent away. What counts in the end is how many
+        Every request must be placed; none can be sent away. What counts in the end is how many
         requests kept both of their promises.
         """
         # TODO 16.9
@@ -45,7 +45,7 @@ class CapstoneFleet(FleetPolicy):
         pace = prices.step + (decode.running + 1) * prices.row + context * prices.context
         pace /= job.tpot
         cost = first * first + pace * pace  # squares: nearly late is much worse than half as late
-        if prefill is None:  # everybody who runs there waits for this prompt
+        if prefill is None:  # all requests that run there wait for this prompt
             stall = prices.compute(job.prompt_len - decode.cached_tokens, job.prompt_len)
             cost += 0.03 * decode.running * stall / job.tpot
         return cost

@@ -1,6 +1,6 @@
 """Policies of a whole fleet: which machine computes a prompt, which one answers, what is kept.
 
-A scheduler decides for one machine. A fleet has several of two kinds, and somebody at its door
+A scheduler decides for one machine. A fleet has several of two kinds, and a router at its door
 decides for each request before any scheduler sees it::
 
     request ──► policy ──► prefill machine ──KV──► decode machine ──► tokens
@@ -74,7 +74,7 @@ class View(NamedTuple):
     running: int
     """Requests that make tokens there, and those that are on their way to do so."""
     free_tokens: int
-    """Room for KV that nobody has claimed."""
+    """Room for KV that is not claimed."""
     held_tokens: int = 0
     """Of KV that its steps read, or will."""
 
@@ -208,7 +208,7 @@ class EarliestFirstToken(FleetPolicy):
 
 
 class RoundRobin(FleetPolicy):
-    """Everybody in turn."""
+    """Each machine in turn."""
 
     def __init__(self, prices: Prices) -> None:
         super().__init__(prices)
@@ -221,7 +221,7 @@ class RoundRobin(FleetPolicy):
 
 
 class LeastLoaded(FleetPolicy):
-    """Whoever has least to do, of each kind."""
+    """The machine that has least to do, of each kind."""
 
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
         first = _least([view.queued_seconds for view in prefill]) if prefill else None
@@ -229,7 +229,7 @@ class LeastLoaded(FleetPolicy):
 
 
 class PrefixGreedy(FleetPolicy):
-    """Whoever knows most of the prompt; a popular one always goes to the same machine."""
+    """The machine that knows most of the prompt; a popular one always goes to the same machine."""
 
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
         known = [(-view.cached_tokens, view.queued_seconds) for view in prefill]

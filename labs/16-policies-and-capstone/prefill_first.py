@@ -4,10 +4,10 @@ A step either computes prompts or makes one token for each running request, neve
 
     step      1   2   3   4   5   6   7
     r0        P   d   d   .   d   d   d        P: its whole prompt   d: one token
-    r1        P   d   d   .   d   d            . : it stands still while somebody's prompt runs
+    r1        P   d   d   .   d   d            . : it stands still while another's prompt runs
     r2                    P   d   d   d
 
-So a prompt that arrives makes everybody else wait for it. That is good for throughput, and it is
+So a prompt that arrives makes all others wait for it. That is good for throughput, and it is
 the stall that chunked prefill removes.
 
 Both engines serve in order of arrival and know no priorities: the "priority" policy of the
@@ -30,7 +30,7 @@ from mini_vllm.request import Request
 
 
 class PrefillFirst(Policy):
-    """Two queues; prompts first, tokens only in a step that admits nobody."""
+    """Two queues; prompts first, tokens only in a step that admits none."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class MinivLLM(PrefillFirst):
         - all of its tokens are within what is left of the budget, those in the cache included;
         - as many blocks are free as all of its tokens fill, those it could share included.
 
-        Whoever can never fit ends here and now (:meth:`Policy._refuse`).
+        A request that can never fit ends here and now (:meth:`Policy._refuse`).
         """
         # TODO 16.1
         raise NotImplementedError(

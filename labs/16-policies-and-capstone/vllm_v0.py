@@ -11,7 +11,7 @@ device, *swapped* ones hold blocks on the host and can go on where they were::
 
 Two orders of service, as two classes:
 
-- :class:`VllmV0`, the default policy: prompts, else tokens, then swapped requests. While anybody
+- :class:`VllmV0`, the default policy: prompts, else tokens, then swapped requests. While one
   is swapped out, no prompt starts.
 - :class:`VllmV0Chunked`: tokens, then swapped requests, then prompts with what is left of the
   budget, in chunks.
@@ -160,7 +160,7 @@ class VllmV0(Policy):
         return self._plan
 
     def fill(self, step: StepPlan) -> None:
-        """Prompts if there are any and nobody is swapped out; otherwise tokens, and the swapped."""
+        """Prompts if there are any and none is swapped out; otherwise tokens, and the swapped."""
         assert isinstance(step, V0Plan)
         if self._may_start_prompts():
             self._schedule_prefills(step)
@@ -285,8 +285,8 @@ class VllmV0(Policy):
         """Whether a prompt may start: the oldest that waits has waited for ``delay_factor`` steps
         like the last one that computed prompts.
 
-        Always if nobody is running: then there is nothing to gain by waiting. Asked before each
-        prompt, for with the oldest started, the others may have to wait. Whoever is in this
+        Always if no group is running: then there is nothing to gain by waiting. Asked before each
+        prompt, for with the oldest started, the others may have to wait. A group in this
         step's plan does not count as running; so in chunked mode, where tokens are planned before
         prompts, there is hardly ever a delay.
         """
@@ -307,7 +307,7 @@ class VllmV0(Policy):
         """Give every running group its next tokens, or the next chunk of its prompt.
 
         While there are too few blocks for a group, the last one in the queue is preempted, in the
-        end the group itself. Whoever has been scheduled in this step is safe. A group that has
+        end the group itself. A group that was scheduled in this step is safe. A group that has
         the machine to itself gives up one member after the other: it would find no more room.
         """
         lookahead = self._num_lookahead_slots(is_prefill=False)
@@ -516,7 +516,7 @@ class VllmV0(Policy):
         """Bring swapped groups back in order, as long as budget, rows and blocks last.
 
         A prompt that was half computed comes back only if all of its rest fits the budget. A
-        group that does not fit although nobody is running is dropped: its members wait, and are
+        group that does not fit although no group is running is dropped: its members wait, and are
         computed again one by one.
         """
         while self.swapped:
@@ -573,7 +573,7 @@ class VllmV0Chunked(VllmV0):
     chunked = True
 
     def fill(self, step: StepPlan) -> None:
-        """Whoever runs comes first, and prompts get what is left of the budget."""
+        """Running groups come first, and prompts get what is left of the budget."""
         assert isinstance(step, V0Plan)
         self._schedule_decodes(step)
         if not step.preempted:

@@ -41,6 +41,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"judged: the reference in mini_vllm, not your files; `{command}` judges those"
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the tests compute is small: threads of torch would only get in each other's way."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """With `-q` pytest leaves its header out, and with it whose file is judged."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

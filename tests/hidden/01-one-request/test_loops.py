@@ -238,3 +238,43 @@ def test_01_2_a_prompt_of_many_tokens(subject: Any, reference: Any) -> None:
     prompt = [3 + 37 * index % 2000 for index in range(150)]
     assert generate(subject, WITH, prompt, 2) == generate(reference, WITH, prompt, 2)
     assert passes(subject, WITH, prompt, 2) == [2, 150, 1]
+
+
+def caches_of(worker: Any, loop: str, requests: int, max_tokens: int) -> Any:
+    """Which forward passes of some equal requests wrote to the same tensors: the number of each
+    pass's cache, in the order in which they appeared; then how many passes there were."""
+    p = Program()
+    model, hook = watched(p)
+    for _ in range(requests):
+        p.call(loop, model, [50, 60, 70], max_tokens)
+    p.see(hook.call_count)
+    layers = [hook.call_args_list[i][0][1][2][0] for i in range(requests * max_tokens)]
+    for index, layer in enumerate(layers):
+        for before in layers[: index + 1]:
+            p.see(p.call("operator:is_", layer, before))
+    count, *same = worker.run(p)
+    first = [same[i * (i + 1) // 2 :][: i + 1].index(True) for i in range(len(layers))]
+    return count, [sorted(set(first)).index(number) for number in first]
+
+
+def test_01_1_every_pass_has_an_empty_cache_of_its_own(subject: Any) -> None:
+    """Two equal requests, one after the other: nothing is kept between passes or requests, neither
+    a cache nor an answer."""
+    assert caches_of(subject, WITHOUT, 2, 2) == (4, [0, 1, 2, 3])
+
+
+def test_01_2_every_request_has_a_cache_of_its_own(subject: Any) -> None:
+    """Three passes write to one cache, and those of the next equal request to another one."""
+    assert caches_of(subject, WITH, 2, 3) == (6, [0, 0, 0, 1, 1, 1])
+
+
+def test_01_1_answers_of_any_length(subject: Any) -> None:
+    """Three hundred tokens are wanted, and three hundred come."""
+    script = [index % 8 for index in range(300)]
+    assert scripted(subject, WITHOUT, script) == [script]
+
+
+def test_01_2_answers_of_any_length(subject: Any) -> None:
+    """The same with a cache."""
+    script = [index % 8 for index in range(300)]
+    assert scripted(subject, WITH, script) == [script]

@@ -144,7 +144,7 @@ def test_01_5_on_the_ridge_it_is_compute(subject: Any) -> None:
 
 
 @pytest.mark.parametrize(("flops", "bound"), [(2**40 + 1, "compute"), (2**40 - 1, "memory")])
-@pytest.mark.parametrize("scale", [1, 2**30])
+@pytest.mark.parametrize("scale", [1, 2**30, 2**70])
 def test_01_5_beside_the_ridge(subject: Any, flops: int, bound: str, scale: int) -> None:
     """One operation more or less decides, in long steps and in short ones."""
     assert judge(subject, flops, 2**30, (1024 * scale, scale))[2] == bound
@@ -158,3 +158,34 @@ def judge(worker: Any, flops: int, size: int, rates: tuple[int, int]) -> Any:
     p.see(p.call(HERE + "least_seconds", cost, machine))
     p.see(p.call(HERE + "bound_of", cost, machine))
     return worker.run(p)
+
+
+def lists_stay(worker: Any, function: str, *more: int) -> Any:
+    """The caller's two lists after a count of them."""
+    p = Program()
+    config = p.call("mini_vllm.model.config:ModelArgs.from_dict", LARGE)
+    lists = p.call("builtins:list", [3, 1]), p.call("builtins:list", [5, 9])
+    p.call(HERE + function, config, *lists, *more)
+    p.see(list(lists))
+    return worker.run(p)[0]
+
+
+def test_01_3_the_callers_lists_stay(subject: Any) -> None:
+    """Lengths are only read: the next step has its own."""
+    assert lists_stay(subject, "step_flops") == [[3, 1], [5, 9]]
+
+
+def test_01_4_the_callers_lists_stay(subject: Any) -> None:
+    """The same of the bytes."""
+    assert lists_stay(subject, "step_bytes", 2) == [[3, 1], [5, 9]]
+
+
+def test_01_3_a_step_of_no_requests_computes_nothing(subject: Any) -> None:
+    """No token, no pair, and no last token for the head."""
+    assert cost(subject, "step_flops", LARGE, []) == 0
+
+
+def test_01_4_a_step_of_no_requests_reads_the_weights(subject: Any, reference: Any) -> None:
+    """Every weight is read once, however many requests use it: none, too."""
+    mine = cost(subject, "step_bytes", LARGE, [], 2)
+    assert mine == cost(reference, "step_bytes", LARGE, [], 2) > 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labkit.trace import golden
 from labkit.trace.diff import differing_fields
 from labkit.trace.generate import generate
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
 
 
 def first_parting(yours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
@@ -30,7 +30,7 @@ def replay_recordings(subject: Any, recordings: list[golden.Golden]) -> None:
         assert not parting, f"recording {recorded.name}: {parting}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", KINDS)
 def test_02_7_recordings_of_vllm(subject: Any, profile: str) -> None:
     """Every block id that vLLM handed out."""
     replay_recordings(subject, golden.select(profile, limit=4))

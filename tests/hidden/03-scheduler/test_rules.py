@@ -1471,3 +1471,16 @@ def test_03_8_a_dozen_end_together(subject: Any) -> None:
         *(short + large, [[7]] * 12 + [[]] * 6, ["length"] * 18),
         *([None] * 12 + ["kv_capacity"] * 6, [], [], 12),
     ]
+
+
+def test_03_8_all_that_end_leave_together(subject: Any) -> None:
+    """Of 20, 80 and 140 requests all end in one step: each further one costs the same."""
+    p = Program()
+    for number in (20, 80, 140):
+        s = scheduler(p, blocks=160, max_num_seqs=200, max_num_batched_tokens=400)
+        for index in range(number):
+            s.add_request(request(p, f"r{index}", 2, max_tokens=1))
+        answers = {f"r{index}": p.call("builtins:list", [7]) for index in range(number)}
+        p.see(p.call("labkit.inside.cost:steps", s.update_from_output, s.schedule(), answers))
+    one, two, three = subject.run(p)
+    assert three - two < 1.3 * (two - one)

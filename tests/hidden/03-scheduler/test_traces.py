@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from labkit.trace import golden
 from labkit.trace.diff import differing_fields
 from labkit.trace.generate import generate
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
 
 RECORDINGS = 5
 """Recordings of each profile; the project's own conformance tests replay all of them."""
@@ -33,7 +33,7 @@ def replay_recordings(subject: Any, recordings: list[golden.Golden]) -> None:
         assert not parting, f"recording {recorded.name}: {parting}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", KINDS)
 def test_03_8_recordings_of_vllm(subject: Any, profile: str) -> None:
     """Every decision of vLLM's scheduler, step by step, block ids included."""
     replay_recordings(subject, golden.select(profile, limit=RECORDINGS))
@@ -60,7 +60,7 @@ def test_03_5_bug_vllm_39608_the_threshold_without_chunking(subject: Any) -> Non
     replay_recordings(subject, golden.select(having=["threshold", "chunking-off"], limit=3))
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", KINDS)
 @settings(
     max_examples=3,
     deadline=None,

@@ -102,6 +102,17 @@ def test_06_5_no_work_that_no_row_needs(subject: Any, params: dict[str, Any], mo
     assert subject.run(p)[0] < most * 2 * V
 
 
+def test_06_4_no_row_is_waited_for(subject: Any) -> None:
+    """The host asks the device as often for 64 rows as for 4."""
+    p = Program()
+    draw = p.name(f"{SAMPLER}sample_from_logits")
+    for rows in (4, 64):
+        logits = p.call("torch:zeros", rows, 10)
+        p.see(p.call("labkit.inside.cost:waits", draw, logits, p.call("torch:rand", rows)))
+    few, many_rows = subject.run(p)
+    assert few == many_rows
+
+
 def test_06_5_random_rows_need_no_argmax(subject: Any) -> None:
     """Where all rows are drawn, the whole costs what the draw costs."""
     p = Program()

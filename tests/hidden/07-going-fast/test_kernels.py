@@ -23,3 +23,9 @@ def test_07_5_rope_through_the_checker(judge: Any) -> None:
 def test_07_6_silu_through_the_checker(judge: Any) -> None:
     """The activation: tiles, tails, extreme gates, and each byte once."""
     judge("silu_mul")
+
+
+def test_07_9_the_product_through_the_checker(judge: Any) -> None:
+    """The product: sides inside tiles, long sums, rows far apart, and each byte as often as it must
+    be read."""
+    judge("gemm")

@@ -43,7 +43,7 @@ def test_change_2_any_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
         )
     now = rng.choice([5.25, 12.0, 50.0, 55.0])
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    found = manager.failures()
+    found = {name: str(why) for name, why in manager.failures().items()}
     late = {n for n in states if states[n] == "running" and now - submitted[n] > limit}
     assert found.keys() == late | {n for n in states if states[n] == "failed"}
     assert all(f"{limit:g}" in found[name] for name in late)

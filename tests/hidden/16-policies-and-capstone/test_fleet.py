@@ -113,6 +113,18 @@ def test_16_7_the_book_by_hand(subject: Any) -> None:
     assert [tuple(pair) for pair in uses] == [(4, 2), (2, 2), (1, 4)]
 
 
+def test_16_7_edges_of_the_book(subject: Any) -> None:
+    """A tuple of keys; and a key that a prompt has twice is used twice."""
+    p = Program()
+    book = p.new(f"{FLEET}:SecondUse", 2, 3)
+    for keys in ((7, 8), (8,), (9, 9)):
+        p.see(book.worth_keeping(keys))
+    p.see(p.call("builtins:list", book.uses.items()))
+    *worth, uses = subject.run(p)
+    assert worth == [[], [8], [9]]
+    assert [tuple(pair) for pair in uses] == [(7, 1), (8, 2), (9, 2)]
+
+
 def test_16_7_the_way_by_hand(subject: Any) -> None:
     """A trip of 10 and 1 a token, computing for 2 and a sixteenth a pair: both sides of the border,
     and the border."""
@@ -124,10 +136,10 @@ def test_16_7_the_way_by_hand(subject: Any) -> None:
         (plain, 50, 0, 10), (plain, 50, 0, 11), (plain, 50, 30, 41), (plain, 50, 30, 40),
         (plain, 50, 30, 30), (plain, 50, 40, 20), (plain, 90, 10, 80),
         (pairs, 32, 0, 10), (pairs, 32, 0, 11), (pairs, 16, 0, 16), (pairs, 200, 0, 1),
-        (quick, 90, 0, 80), (quick, 90, 64, 32),
+        (quick, 90, 0, 80), (quick, 90, 64, 32), (plain, 50, 0, 50), (plain, 50, 20, 50),
     ]:  # fmt: skip
         p.see(p.call(f"{FLEET}:tokens_to_load", known, *numbers))
-    assert subject.run(p) == [0, 11, 11, 0, 0, 0, 70, 0, 11, 0, 1, 0, 0]
+    assert subject.run(p) == [0, 11, 11, 0, 0, 0, 70, 0, 11, 0, 1, 0, 0, 50, 30]
 
 
 @many
@@ -186,6 +198,7 @@ def test_16_8_the_placement_by_hand(subject: Any) -> None:
         ([(0, 0.0, 0, 0)], [(0, 0.0, 1, 99)]),
         ([(0, 30.0, 0, 0), (32, 90.0, 0, 0), (0, 20.0, 0, 0)], [(0, 200.0, 0, 99)]),
         ([(32, 0.0, 0, 0)], [(0, 300.0, 5, 99), (16, 400.0, 9, 99), (0, 72.0, 0, 99)]),
+        ([], [(0, 0.0, 0, -8), (0, 9.0, 1, 40)]),  # more was promised than there is
     ]
     for first, second in scenes:
         groups = [[make_view(p, drawn) for drawn in group] for group in (first, second)]
@@ -193,7 +206,7 @@ def test_16_8_the_placement_by_hand(subject: Any) -> None:
         p.see(found.prefill)
         p.see(found.decode)
     seen = subject.run(p)
-    expected = [(None, 1), (None, 1), (None, 1), (None, 0), (2, 0), (0, 1)]
+    expected = [(None, 1), (None, 1), (None, 1), (None, 0), (2, 0), (0, 1), (None, 1)]
     assert list(zip(seen[::2], seen[1::2], strict=True)) == expected
 
 

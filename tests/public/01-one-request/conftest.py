@@ -12,12 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
 
-from mini_vllm.attention import AttentionMetadata
 from mini_vllm.bundled import path as bundled_path
-from mini_vllm.engine.naive import ContiguousKVCache
-from mini_vllm.model.build import load_model
 from mini_vllm.model.config import ModelArgs, load_config
 
 TINY = {
@@ -67,6 +63,11 @@ class Watched:
 
         One pass over all of it is enough: no token sees those behind it.
         """
+        import torch
+
+        from mini_vllm.attention import AttentionMetadata
+        from mini_vllm.engine.naive import ContiguousKVCache
+
         tokens = [*prompt, *answer[:-1]]
         n = len(tokens)
         cache = ContiguousKVCache(self.model, n)
@@ -78,6 +79,10 @@ class Watched:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    import torch
+
+    from mini_vllm.model.build import load_model
+
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
@@ -102,6 +107,10 @@ def prompt() -> list[int]:
 @pytest.fixture(scope="session")
 def storyteller() -> Watched:
     """The model that ships with the repository, in float32."""
+    import torch
+
+    from mini_vllm.model.build import load_model
+
     torch.set_num_threads(1)
     return Watched(load_model(bundled_path("storyteller"), dtype="float32"))
 
@@ -133,3 +142,19 @@ def qwen3() -> ModelArgs:
 @pytest.fixture(scope="session")
 def storyteller_shape() -> ModelArgs:
     return load_config(bundled_path("storyteller"))
+
+
+def cache_spec(dtype: str = "bfloat16", kinds: Sequence[str] = (), **shape: int) -> Any:
+    """The shape of a model's KV cache; `kinds`: what each layer remembers, if not everything."""
+    import torch
+
+    from mini_vllm.model.interface import KVCacheSpec, LayerSpec
+
+    layers = tuple(LayerSpec(kind, window=32 * (kind == "sliding_window")) for kind in kinds)
+    return KVCacheSpec(dtype=getattr(torch, dtype), layers=layers, **shape)
+
+
+@pytest.fixture(scope="session")
+def lab_cache() -> Any:
+    """`lab_cache(num_layers=4, num_kv_heads=2, head_dim=64)` makes a cache's shape."""
+    return cache_spec

@@ -29,6 +29,7 @@ def new_scheduler(
     reserve: bool = True,
     caching: bool = True,
     lookahead: int = 0,
+    profile: str = "v0.22",
     extensions: Sequence[SchedulerExtension] = (),
 ) -> Scheduler:
     """A scheduler with so many *usable* blocks of 4 tokens, and so many rows (max_num_seqs)."""
@@ -41,6 +42,7 @@ def new_scheduler(
         enable_chunked_prefill=chunked,
         scheduler_reserve_full_isl=reserve,
         num_lookahead_tokens=lookahead,
+        profile=profile,  # type: ignore[arg-type]
     )
     cache = CacheConfig(block_size=4, num_gpu_blocks=blocks + 1, enable_prefix_caching=caching)
     return Scheduler(config, cache, extensions, hash_root=b"root")

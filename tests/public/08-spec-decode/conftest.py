@@ -6,16 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-from labkit.inside.drafting import ToyModel, draft, look_ahead, look_up, make_step, successor
-from mini_vllm.sample.metadata import SamplingMetadata, make_sampling_metadata
 from mini_vllm.sampling_params import SamplingParams
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from mini_vllm.sample.metadata import SamplingMetadata
 
 
 def request(name: str, tokens: Sequence[int], **counts: Any) -> dict[str, Any]:
@@ -39,6 +37,8 @@ def _rounded(value: Any) -> Any:
 
 def metadata_of(vocab_size: int, *rows: dict[str, Any]) -> SamplingMetadata:
     """Of requests given as dicts: `output`, and sampling parameters; greedy by default."""
+    from mini_vllm.sample.metadata import make_sampling_metadata
+
     made = []
     for row in rows:
         params = SamplingParams(
@@ -50,6 +50,8 @@ def metadata_of(vocab_size: int, *rows: dict[str, Any]) -> SamplingMetadata:
 
 @pytest.fixture
 def lab() -> SimpleNamespace:
-    """All builders of this file."""
+    """All builders of this file, and what drafts."""
+    from labkit.inside.drafting import ToyModel, draft, look_ahead, look_up, make_step, successor
+
     builders = (request, listed, metadata_of, make_step, draft, look_up, look_ahead, successor)
     return SimpleNamespace(**{b.__name__: b for b in builders}, ToyModel=ToyModel)

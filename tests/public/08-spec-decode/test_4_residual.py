@@ -54,3 +54,11 @@ def test_08_4_the_targets_probabilities_stay(lab: Any) -> None:
     recovered_probs(torch.tensor([0]), None, p)
     recovered_probs(torch.tensor([0]), torch.tensor([[0.5, 0.5]]), p)
     expect(lab.listed(p), [[0.25, 0.75]], at="target_probs after both calls")
+
+
+def test_08_4_however_little_is_left_it_sums_to_one(lab: Any) -> None:
+    """p and q differ by a millionth: the residual is small, and its row sums to 1 all the same."""
+    p = torch.tensor([[0.5, 0.5 - 2.0**-20, 2.0**-20]])
+    q = torch.tensor([[0.5, 0.5, 0.0]])
+    at = "p is larger than q by 2^-20 at token 2, and nowhere else"
+    expect(lab.listed(recovered_probs(torch.tensor([1]), q, p)), [[0.0, 0.0, 1.0]], at=at)

@@ -15,8 +15,6 @@ from labkit.kernels.cases.draw import Draw, Setup
 from labkit.kernels.direct import expect_close, solve
 from labkit.kernels.verdict import oracles
 
-torch.set_num_threads(1)
-
 
 def listed(value: Any, digits: int = 4) -> Any:
     """A tensor as nested lists, floats rounded; anything else as it is."""

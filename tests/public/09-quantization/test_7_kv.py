@@ -59,3 +59,10 @@ def test_09_7_nothing_in_a_page_is_infinite(lab: Any) -> None:
     expect(lab.listed(back), [[[448.0, 448.0, 0.0, -448.0]]], at="fp8, scale 1", x=x.tolist())
     back = dequantize_kv(quantize_kv(x, INT8), INT8, torch.float32)
     expect(bool(back.isfinite().all()), True, at="int8, one scale a head", back=back.tolist())
+
+
+def test_09_7_what_was_given_stays(lab: Any) -> None:
+    """Keys and values go on to attention; only the bytes are cleaned."""
+    x = torch.tensor([[[float("inf"), 1.0]]])
+    quantize_kv(x, FP8)
+    expect(lab.listed(x), [[[float("inf"), 1.0]]], at="x afterwards")

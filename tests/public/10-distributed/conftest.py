@@ -7,44 +7,43 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from mini_vllm.core.scheduler_output import CachedRequestData, SchedulerOutput
-from mini_vllm.distributed import simulated
-from mini_vllm.distributed.linear import ModelParallel
-from mini_vllm.distributed.parallel_state import GroupCoordinator
 from mini_vllm.distributed.shm_broadcast import ShmRingBuffer
 from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
-from mini_vllm.model.layers import PLAIN, Linear
 from mini_vllm.model.layout import Part
 
-torch.set_num_threads(1)
-ALONE = GroupCoordinator([0], 0)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mini_vllm.distributed.linear import ModelParallel
+    from mini_vllm.distributed.parallel_state import GroupCoordinator
+    from mini_vllm.model.layers import Linear
 
 
 # ---------------------------------------------------------------- who is who
 def rank(number: int, world_size: int) -> GroupCoordinator:
     """One of several ranks, for arithmetic: there is nobody to talk to."""
+    from mini_vllm.distributed.parallel_state import GroupCoordinator
+
     return GroupCoordinator(range(world_size), number)
 
 
-class Deaf(GroupCoordinator):
+def deaf(number: int, world_size: int) -> GroupCoordinator:
     """A rank whose exchanges only say what they were given."""
-
-    def __init__(self, number: int, world_size: int) -> None:
-        super().__init__(range(world_size), number)
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return x + 1000
+    made = rank(number, world_size)
+    made.all_reduce = lambda x: x + 1000  # type: ignore[method-assign]
+    return made
 
 
 def parallel(group: GroupCoordinator) -> ModelParallel:
     """The layouts of this shard; there is one stage."""
-    return ModelParallel(group, ALONE)
+    from mini_vllm.distributed.linear import ModelParallel
+
+    return ModelParallel(group, rank(0, 1))
 
 
 def rows(parts: Iterable[Part]) -> list[list[int]]:
@@ -59,12 +58,16 @@ def columns(parts: Iterable[Part]) -> list[list[int]]:
 # ---------------------------------------------------------------- layers
 def whole_numbers(seed: int, *shape: int) -> Tensor:
     """Small whole numbers: their sums are exact in any order."""
+    import torch
+
     draw = torch.Generator().manual_seed(seed)
     return torch.randint(-3, 4, shape, generator=draw).float()
 
 
 def row_layer(group: GroupCoordinator, weight: Tensor, bias: Tensor | None) -> Linear:
     """A rank's part of a row-parallel layer, filled from the whole."""
+    from mini_vllm.model.layers import PLAIN, Linear
+
     outputs, inputs = weight.shape
     layer = Linear(inputs, outputs, bias is not None, PLAIN, parallel(group).row())
     layer.weight.data.copy_(weight[:, layer.parts[0].in_])
@@ -126,6 +129,8 @@ class Shared:
 
 
 def run_messages(inputs: Sequence[Tensor], function: Callable[..., Tensor]) -> Any:
+    from mini_vllm.distributed import simulated
+
     return simulated.run_messages(inputs, function)
 
 
@@ -133,7 +138,7 @@ def run_messages(inputs: Sequence[Tensor], function: Callable[..., Tensor]) -> A
 def lab() -> SimpleNamespace:
     """All builders of this file."""
     builders = (
-        rank, Deaf, parallel, rows, columns, whole_numbers, row_layer, plan, Engine, Shared,
+        rank, deaf, parallel, rows, columns, whole_numbers, row_layer, plan, Engine, Shared,
         run_messages,
     )  # fmt: skip
-    return SimpleNamespace(ALONE=ALONE, **{b.__name__: b for b in builders})
+    return SimpleNamespace(**{b.__name__: b for b in builders})

@@ -42,7 +42,7 @@ def test_10_5_the_bias_once(lab: Any) -> None:
 
 def test_10_5_what_comes_back_is_used(lab: Any) -> None:
     """The sum is what all_reduce returns; y may or may not be overwritten."""
-    yours = RowParallel(lab.Deaf(0, 2)).finish(torch.tensor([1.0, 2.0]))
+    yours = RowParallel(lab.deaf(0, 2)).finish(torch.tensor([1.0, 2.0]))
     expect(yours is not None, True, at="finish returns something")
     expect(yours.tolist(), [1001.0, 1002.0], at="all_reduce has added 1000")
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
-from mini_vllm.structured_output.token_index import TokenTable
+if TYPE_CHECKING:
+    import numpy as np
 
 DEAD = -1
 TEXTS = [b"", b"a", b"b", b"ab", b"ba", b"abb", b"c", b"\xc3", b"\xc3\xa9", b""]
@@ -35,6 +35,8 @@ class HandMade:
         return self.rows[state].get(int(byte), DEAD)
 
     def step(self, states: np.ndarray, data: np.ndarray) -> np.ndarray:
+        import numpy as np
+
         pairs = zip(states.tolist(), data.tolist(), strict=True)
         return np.array([self.next(state, byte) for state, byte in pairs], dtype=np.int32)
 
@@ -46,6 +48,8 @@ class HandIndex:
     """What NativeGrammar asks of a TokenIndex, computed token by token."""
 
     def __init__(self, automaton: HandMade, texts: Sequence[bytes] = TEXTS) -> None:
+        from mini_vllm.structured_output.token_index import TokenTable
+
         self.automaton, self.texts, self.tokens = automaton, texts, TokenTable(texts)
 
     def walk(self, state: int, token: int) -> int:
@@ -55,6 +59,8 @@ class HandIndex:
         return state if text else DEAD
 
     def row(self, state: int) -> np.ndarray:
+        import numpy as np
+
         word = sum(1 << t for t in range(len(self.texts)) if self.walk(state, t) != DEAD)
         return np.array([word], dtype=np.int32)
 
@@ -87,6 +93,8 @@ def run_nfa(nfa: Any, start: int, end: int, data: bytes) -> bool:
 
 def allowed(words: Any, size: int = len(TEXTS)) -> list[int]:
     """The tokens whose bits are set, also those behind the vocabulary."""
+    import numpy as np
+
     flat = [int(word) for word in np.asarray(words).reshape(-1)]
     return [32 * i + bit for i, word in enumerate(flat) for bit in range(32) if word >> bit & 1]
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from mini_vllm.config import SchedulerConfig
 from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
@@ -17,7 +16,6 @@ from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
-torch.set_num_threads(1)
 SIZES = {"cat": 4, "dog": 6, "owl": 3}
 
 

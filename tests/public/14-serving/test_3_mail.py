@@ -57,6 +57,7 @@ def test_14_3_add_and_abort(scene: Any) -> None:
     seen = scene.handle_messages({"a": 3}, [ADD, ["ABORT", ["a", "nobody"]]])
     expect(seen["diary"], [["added", ["prepared", "request b"]], ["aborted", ["a", "nobody"]]],
            at="ADD b, ABORT a and nobody")  # fmt: skip
+    expect(seen["sent"], [], at="who asked for an abort knows of it: outputs")
 
 
 def test_14_3_a_bad_request_ends_alone(scene: Any) -> None:

@@ -134,3 +134,25 @@ def test_15_10_reading_makes_young(lab: Any, tmp_path: Path) -> None:
     os.utime(path, (1000, 1000))
     store.get(lab.key("a"))
     expect(path.stat().st_mtime > 1000, True, at="its time, after it was read")
+
+
+def test_15_10_written_once(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that is there already costs the disk nothing."""
+    store, replace, renamed = lab.store(tmp_path), os.replace, []
+
+    def counted(source: Any, target: Any) -> None:
+        renamed.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", counted)
+    there = [store.put(lab.key("a"), PAYLOAD) for _ in range(2)]
+    expect([there, len(renamed)], [[True, True], 1], at="put twice: there, files written")
+
+
+def test_15_10_a_file_that_has_just_gone(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was looked for, and another engine deletes it before it is read."""
+    store = lab.store(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda self: True)
+    expect(store.get(lab.key("a")), None, at="a file that vanishes")

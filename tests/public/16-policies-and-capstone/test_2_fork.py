@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from labkit.testing import expect
 
 
@@ -104,3 +106,14 @@ def test_16_2_new_blocks_follow_as_far_as_they_are_wanted(desk: Any) -> None:
     expect(desk.table(manager, "ben"), [1, 3, 4, 5], at=f"{at}: ben's table")
     new, _ = manager.append(ben, 3)
     expect(new.get_block_ids(), [], at="ben has 4 blocks and asks for slots up to 3")
+
+
+def test_16_2_too_few_blocks_are_an_error_and_change_nothing(desk: Any) -> None:
+    """All blocks or none: what there is of them stays in the pool."""
+    manager = desk.manager(blocks=3)
+    ana = desk.hold(manager, "ana", 4)
+    at = "ana has 4 tokens in block 1, and wants 16 slots: 3 more blocks, of which 2 are free"
+    with pytest.raises(ValueError):
+        manager.append(ana, 16)
+    expect(desk.table(manager, "ana"), [1], at=f"{at}: her table afterwards")
+    expect(manager.num_free_blocks, 2, at=f"{at}: free blocks afterwards")

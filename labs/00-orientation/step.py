@@ -1,0 +1,78 @@
+"""One turn of the engine's loop: schedule, run the model, update.
+
+::
+
+    scheduler   schedule ─► plan ──┐        get_grammar_bitmask          ┌─► update_from_output
+    executor                       └► execute_model ········ sample_tokens ─► result
+                                      (the forward pass runs)
+
+``EngineCore`` calls it whenever one plan at a time is on its way. What it hands over as scheduler
+is its own, with its bookkeeping around each call.
+
+Source: vllm/v1/engine/core.py#L428-L457 (EngineCore.step) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from mini_vllm.core.scheduler_output import (
+    EngineCoreOutput,
+    GrammarOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+
+
+class Schedules(Protocol):
+    """Decides who computes what, and takes in what came of it."""
+
+    def has_requests(self) -> bool:
+        """Whether there is anything to do, for a request or after one that has ended."""
+
+    def schedule(self) -> SchedulerOutput:
+        """The plan of a step, which from then on counts as computed."""
+
+    def get_grammar_bitmask(self, plan: SchedulerOutput) -> GrammarOutput | None:
+        """The tokens that grammars let through; None if no request of the plan has one."""
+
+    def update_from_output(
+        self, plan: SchedulerOutput, result: ModelRunnerOutput
+    ) -> list[EngineCoreOutput]:
+        """Take in what the forward pass of ``plan`` has brought; what clients are to be told."""
+
+
+class Executes(Protocol):
+    """Has the model."""
+
+    def execute_model(self, plan: SchedulerOutput) -> None:
+        """Start the forward pass of a plan, and return at once."""
+
+    def sample_tokens(self, masks: GrammarOutput | None) -> Future[ModelRunnerOutput]:
+        """Sample from the plan that was started; a future that has the tokens."""
+
+
+def step(scheduler: Schedules, executor: Executes) -> list[EngineCoreOutput]:
+    """Schedule, run the model and update, each once.
+
+    1. If the scheduler has no requests, there is nothing to do: return ``[]``, and ask for nothing
+       else.
+    2. Let it make a plan, and start the plan's forward pass. A plan without tokens is started, too:
+       it tells the workers who has finished.
+    3. Masks of grammars are made while the forward pass runs, so after it was started. Sampling
+       gets them.
+    4. Wait for the result, and let the scheduler take it in.
+
+    What any of them raises is raised on; nothing of the step is tried again.
+
+    Returns:
+        What ``update_from_output`` returns.
+
+    Source: vllm/v1/engine/core.py#L428-L457 (EngineCore.step) @ v0.22.1
+    """
+    # TODO 00.5
+    raise NotImplementedError(
+        "TODO 00.5: write step in labs/00-orientation/step.py"
+        " (phase 00, 02-mini-build.md#task-5)"
+    )

@@ -1,0 +1,73 @@
+"""The gated delta rule: a head's memory is a matrix that answers keys, corrected by each token.
+
+    S <- e^g S                     it forgets a little (g <= 0)
+    d  = beta (v - S^T k)          what it answers for key k falls short of v by this
+    S <- S + k d^T                 now it answers better
+    o  = S^T q
+
+A decode does just that (`recurrent_gated_delta_rule`). A prompt would wait for each token's
+matrix in turn, so it is computed in chunks (`chunk_gated_delta_rule`): what the tokens of a chunk
+correct of each other is one triangular system, and the matrix moves on once a chunk. With G the
+running sum of g inside a chunk, and A what beta (K K^T) e^{G_i - G_j} has strictly below its
+diagonal (no token corrects itself):
+
+    U, W = (I + A)^-1 beta V, (I + A)^-1 beta e^G K
+    N = U - W S                               what each token writes
+    O = e^G Q S + tril(Q K^T e^{G_i - G_j}) N
+    S <- e^{G_C} S + (e^{G_C - G} K)^T N
+
+Both compute in the dtype of the states, which is float32: in bfloat16 small corrections are lost.
+Source: vllm/model_executor/layers/fla/ops/chunk.py#L23-L86 (chunk_gated_delta_rule_fwd) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mini_vllm.model.mixers.chunks import Chunks, decay_between
+
+
+def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """`x` with each last dimension of length 1."""
+    return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
+
+
+def log_decay(a: Tensor, a_log: Tensor, dt_bias: Tensor) -> Tensor:
+    """g, the logarithm of what is kept: `[T, H]` float32, at most 0."""
+    return -a_log.float().exp() * torch.nn.functional.softplus(a.float() + dt_bias.float())
+
+
+def recurrent_gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, states: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One token of each of R requests: outputs `[R, H, Dv]` and new states `[R, H, Dk, Dv]`.
+
+    `q` and `k` `[R, H, Dk]`, `v` `[R, H, Dv]`, `g` and `beta` `[R, H]`. `q` is scaled already. All
+    are taken to the dtype of `states`, in which both results are. No argument is changed.
+    Source: vllm/model_executor/layers/fla/ops/fused_recurrent.py#L27-L175
+    (fused_recurrent_gated_delta_rule_fwd_kernel) @ v0.22.1.
+    """
+    # TODO 18.10
+    raise NotImplementedError(
+        "TODO 18.10: write recurrent_gated_delta_rule in labs/18-hybrid-caches/gated_delta.py"
+        " (phase 18, 02-mini-build.md#task-10)"
+    )
+
+
+def chunk_gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, states: Tensor, chunks: Chunks
+) -> tuple[Tensor, Tensor]:
+    """All new tokens of R requests: outputs `[T, H, Dv]` and new states `[R, H, Dk, Dv]`.
+
+    The same numbers as from `recurrent_gated_delta_rule` token by token; shapes are those there,
+    with the T tokens of the flat batch in place of R, and a state a request. Tokens of different
+    requests know nothing of each other. No exponent is above 0 (`decay_between`), so a head that
+    forgets at once gives numbers. States move on once a chunk (`chunks.rounds`), never once a
+    token. No argument is changed.
+    """
+    # TODO 18.10
+    raise NotImplementedError(
+        "TODO 18.10: write chunk_gated_delta_rule in labs/18-hybrid-caches/gated_delta.py"
+        " (phase 18, 02-mini-build.md#task-10)"
+    )

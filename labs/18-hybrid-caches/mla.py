@@ -1,0 +1,63 @@
+"""Multi-head latent attention: the cache holds one latent vector a token, for all heads together.
+
+    c   = norm(W_dkv x) [C]      from which each head's key and value can be made
+    k_r = rotated [R]            the part of keys that knows positions, the same for all heads
+    cache                        [C + R] a token; DeepSeek-V3: 576 numbers in place of 40,960
+
+The same attention has two forms. A prompt makes keys and values of its whole context, once for
+many queries (`attend_expanded`): k = [W_uk c | k_r], v = W_uv c. A decode has one query, for which
+that would be far more work than attention itself; it moves W_uk to the query's side and W_uv
+behind the softmax (`attend_latent`)::
+
+    q . k = q_n . (W_uk c) + q_r . k_r = [W_uk^T q_n | q_r] . [c | k_r]
+    sum of p v = W_uv (sum of p c)
+
+so that the cache is read as it is, by all heads at once.
+Source: vllm/model_executor/layers/attention/mla_attention.py#L322-L334 (MLAAttention) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attend_expanded(query: Tensor, latents: Tensor, weight: Tensor, scale: float) -> Tensor:
+    """Causal attention of a request's last n tokens, with keys and values made of its L latents.
+
+    `query` `[n, N, P + R]`, `latents` `[L, C + R]`, `weight` `[N, P + V, C]`: of each head W_uk,
+    then W_uv; gives `[n, N, V]`.
+    """
+    (num_heads, _, size), (length, width) = weight.shape, latents.shape
+    p = query.shape[2] - (width - size)
+    c, k_r = latents.split([size, width - size], dim=-1)
+    made = F.linear(c, weight.flatten(0, 1)).view(length, num_heads, -1)
+    k = torch.cat((made[..., :p], k_r[:, None].expand(-1, num_heads, -1)), dim=-1)
+    # torch's fused attention wants values as wide as keys, and a batch: here of one.
+    v = F.pad(made[..., p:], (0, max(query.shape[2] - (made.shape[2] - p), 0)))
+    seen = None
+    if 1 < len(query) < length:  # a whole prompt is plainly causal, and the last token sees all
+        seen = torch.ones(len(query), length, dtype=torch.bool, device=query.device)
+        seen = seen.tril(length - len(query))
+    q, k, v = (x.transpose(0, 1)[None] for x in (query, k, v))
+    is_causal = len(query) == length
+    out = F.scaled_dot_product_attention(q, k, v, seen, is_causal=is_causal, scale=scale)
+    return out[0].transpose(0, 1)[..., : made.shape[2] - p]
+
+
+def attend_latent(
+    query: Tensor, latents: Tensor, lens: Tensor, weight: Tensor, scale: float
+) -> Tensor:
+    """Attention of one query a request over latents as they are: `[B, N, V]`.
+
+    `query` `[B, N, P + R]`, `latents` `[B, L, C + R]`, of which the first `lens` `[B]` count: what
+    lies behind them, NaN too, changes nothing. `weight` as in `attend_expanded`, and so is the
+    result. Keys and values are never made: all heads read the same latents. All is computed in the
+    arguments' dtype. No argument is changed.
+    """
+    # TODO 18.11
+    raise NotImplementedError(
+        "TODO 18.11: write attend_latent in labs/18-hybrid-caches/mla.py"
+        " (phase 18, 02-mini-build.md#task-11)"
+    )

@@ -1,0 +1,1 @@
+../../mini_vllm/engine/beam_search.py

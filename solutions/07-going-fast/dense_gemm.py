@@ -1,0 +1,1 @@
+../../mini_vllm/kernels/dense_gemm.py

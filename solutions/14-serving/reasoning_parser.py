@@ -1,0 +1,1 @@
+../../mini_vllm/entrypoints/openai/reasoning_parser.py

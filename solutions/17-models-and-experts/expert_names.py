@@ -1,0 +1,1 @@
+../../mini_vllm/model/moe/expert_names.py

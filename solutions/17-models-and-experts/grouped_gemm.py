@@ -1,0 +1,1 @@
+../../mini_vllm/kernels/grouped_gemm.py

@@ -1,0 +1,1 @@
+../../mini_vllm/model/families/layer_kinds.py

@@ -1,0 +1,1 @@
+../../mini_vllm/model/families/names.py

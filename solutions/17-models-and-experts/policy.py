@@ -1,0 +1,1 @@
+../../mini_vllm/distributed/eplb/policy.py

@@ -1,0 +1,1 @@
+../../mini_vllm/core/cache_groups.py

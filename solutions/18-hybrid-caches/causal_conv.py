@@ -1,0 +1,1 @@
+../../mini_vllm/model/mixers/causal_conv.py

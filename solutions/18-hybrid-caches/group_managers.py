@@ -1,0 +1,1 @@
+../../mini_vllm/core/group_managers.py

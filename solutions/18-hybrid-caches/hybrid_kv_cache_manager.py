@@ -1,0 +1,1 @@
+../../mini_vllm/core/hybrid_kv_cache_manager.py
