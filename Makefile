@@ -22,14 +22,14 @@ SLIP = $(LABKIT)
 # On a terminal the screen of these has said what is wrong; "make: *** Error 1" below it adds nothing.
 ifneq ($(MAKE_TERMOUT),)
 MAKEFLAGS += --silent
-lab lab% watch-% hint-% trace-diff-% diff-% reset-% undo hunt-% change-% quiz-% portfolio review \
+lab lab% watch-% hint-% trace-diff-% diff-% reset-% undo hunt-% change-% quiz-% interview-% maintain-% portfolio review \
 	run-% read-% notebook-% progress update inspect grade-% doctor: LABKIT = -@$(PYTHON) -m labkit
 SLIP = -$(LABKIT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo chat lab progress portfolio review undo update book serve arena inspect bench \
-	bench-scheduler upstream \
+.PHONY: setup doctor demo chat lab progress maintain portfolio review undo update book serve arena inspect bench \
+	bench-scheduler profile tune families upstream real-vllm \
 	check-kernel gpu-report grade-class export student-dist test test-fast test-full lint conformance \
 	suite-quality docs cite-check clean help
 
@@ -66,6 +66,12 @@ change-%: ## a requirement changes, as at work: change-03, change-03.1
 	$(LABKIT) change $* $(ARGS)
 quiz-%: ## predict what the engine does: fresh questions of phase NN
 	$(LABKIT) quiz $* $(ARGS)
+interview-%: ## an interview for one: fresh questions of phase NN, a clock, key points
+	$(LABKIT) interview $* $(ARGS)
+maintain-%: ## mend a bug of the real vLLM: maintain-22; maintain-check judges it
+	$(LABKIT) maintain $* $(ARGS)
+maintain: ## the bugs of the real vLLM that you can mend, by phase and difficulty
+	$(LABKIT) maintain $(ARGS)
 portfolio: ## one page about your engine: what you wrote, its speed, the bugs you found
 	$(LABKIT) portfolio $(ARGS)
 review: ## questions that are due again, a few minutes a day
@@ -94,6 +100,14 @@ bench: ## measure the engine's throughput
 	$(LABKIT) bench $(ARGS)
 bench-scheduler: ## measure one schedule-and-update call
 	$(LABKIT) bench-scheduler $(ARGS)
+profile: ## a flame graph of host and device, as a page: ARGS="05" puts your phase 05 in
+	$(LABKIT) profile $(ARGS)
+tune: ## the engine's settings for a promise: ARGS="--rate 4 --ttft-p99 0.5 --tpot-p50 0.02"
+	$(LABKIT) tune $(ARGS)
+families: ## every family of models against transformers' tokens, whichever way it is scheduled
+	$(LABKIT) families $(ARGS)
+real-vllm: ## run one prompt in the real vLLM, in its own environment, beside ours
+	$(LABKIT) real-vllm $(ARGS)
 upstream: ## fetch the pinned vLLM source, to read beside the chapters
 	$(LABKIT) upstream $(ARGS)
 

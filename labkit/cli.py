@@ -33,6 +33,8 @@ ENGINE = ("engine",)
 COURSE = ("engine", "course")
 SERVE = ("engine", "serve", "structured")
 DEV = DEFAULT_GROUPS
+VLLM = ("engine", "course", "serve", "structured", "vision", "maintain")
+"""What importing vLLM's own Python files takes."""
 INTERRUPTED = 130
 """Exit code, by custom."""
 AUTHORS = "Maintain"
@@ -72,23 +74,30 @@ COMMANDS: dict[str, Command] = {
     "trace-diff": Command(
         "labkit.learner.commands:trace_diff", "first step where you and the reference differ"
     ),
-    "read": Command("labkit.reader:read", "read a phase beside vLLM's source"),
-    "book": Command("labkit.reader:book", "build the whole course as a site"),
+    "read": Command("labkit.tab.cli:read", "read a phase beside vLLM's source"),
+    "book": Command("labkit.tab.cli:book", "build the whole course as a site"),
     "hunt": Command("labkit.practice.hunt_command:main", "find a bug that an engine really had"),
     "change": Command(
         "labkit.practice.change_command:main", "a requirement changes; change your module"
     ),
     "quiz": Command("labkit.practice.quiz_command:quiz", "predict what the engine does"),
+    "interview": Command(
+        "labkit.practice.interview:main", "questions with a clock, judged by yourself"
+    ),
+    "maintain": Command(
+        "labkit.maintain.command:main", "mend a bug of the real vLLM, in the real tree", VLLM
+    ),
     "portfolio": Command("labkit.practice.portfolio:main", "one page about your engine"),
     "review": Command("labkit.practice.quiz_command:review", "questions that are due again"),
     "notebook": Command("labkit.learner.commands:notebook", "open a phase's notebook", DEV),
+    "import": Command("labkit.tab.taking:take", "take in work from the book's pages"),
     "update": Command("labkit.learner.commands:update", "merge new skeletons into your labs", DEV),
     # Look inside
     "trace": Command(
         "labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look inside"
     ),
     "inspect": Command(
-        "labkit.inspector:main", "look into a recorded timeline", COURSE, "Look inside"
+        "labkit.inspector.cli:inspect", "look into a recorded timeline", COURSE, "Look inside"
     ),
     "serve": Command("-m mini_vllm serve", "serve a model over HTTP", SERVE, "Look inside"),
     "arena": Command(
@@ -104,6 +113,30 @@ COMMANDS: dict[str, Command] = {
         "-m benchmarks.async_scheduling",
         "results one step late, the same tokens",
         ENGINE,
+        "Look inside",
+    ),
+    "profile": Command(
+        "labkit.learner.commands:profile",
+        "where a run's time goes, as a flame graph of host and device",
+        COURSE,
+        "Look inside",
+    ),
+    "tune": Command(
+        "-m benchmarks.tune",
+        "the engine's settings for a promise, searched on this machine",
+        ENGINE,
+        "Look inside",
+    ),
+    "families": Command(
+        "-m benchmarks.families",
+        "is every family's output that of transformers?",
+        COURSE,
+        "Look inside",
+    ),
+    "real-vllm": Command(
+        "labkit.trace.real_vllm:main",
+        "one prompt in the real vLLM, beside ours",
+        COURSE,
         "Look inside",
     ),
     "upstream": Command(
@@ -138,6 +171,12 @@ COMMANDS: dict[str, Command] = {
     "export": Command(
         "labkit.grading.exports:main", "render a result for another system", COURSE, "Judge"
     ),
+    "receipt": Command(
+        "labkit.grading.receipt:app", "sign what was passed, check what was signed", COURSE, "Judge"
+    ),
+    "maintain-exam": Command(
+        "labkit.maintain.exam:app", "draw and grade the exam on the real vLLM", VLLM, "Judge"
+    ),
     "viva": Command("labkit.practice.viva:main", "questions for an oral examination"),
     "student-dist": Command(
         "labkit.grading.student_dist:main", "the tree to hand out", DEV, "Judge"
@@ -160,6 +199,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "cite-drift": Command(
         "labkit.citations:drift", "cited lines that changed upstream", COURSE, "Maintain", True
+    ),
+    "follow": Command(
+        "labkit.quality.follow:main", "look at the newest vLLM", DEV, "Maintain", True
     ),
     "sync": Command("labkit.course.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
     "matrix": Command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ def load_profile() -> None:
     # For who asks only whether a test fails: no search for a smaller example.
     settings.register_profile("unshrunk", explore, phases=(Phase.explicit, Phase.generate))
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a table that is marked `sampled(n)`, every test but one in n is slow; always the same."""
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None and zlib.crc32(item.name.encode()) % mark.args[0]:
+            item.add_marker("slow")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -16,15 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import mul
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.json_files import parse_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 DEFAULT = ROOT / "benchmarks/results/arena/cost_model.json"
 MAX_SWEEPS = 50_000
@@ -141,6 +142,8 @@ def fit(loads: Sequence[StepLoad], seconds: Sequence[float]) -> CostModel:
 
     Relative: a millisecond matters more in a step of two than in one of fifty.
     """
+    import numpy as np
+
     times = np.asarray(seconds, dtype=float)
     shares = np.asarray(loads, dtype=float) / times[:, None]
     prices = nonnegative_least_squares(shares, np.ones(len(times)))
@@ -162,6 +165,8 @@ def nonnegative_least_squares(
     Returns:
         ``[k]``; 0 where a column is empty.
     """
+    import numpy as np
+
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
     columns = matrix / scale
@@ -180,6 +185,8 @@ def relative_errors(
     model: CostModel, loads: Sequence[StepLoad], seconds: Sequence[float]
 ) -> NDArray[np.float64]:
     """``|predicted - measured| / measured`` of each step, as a share."""
+    import numpy as np
+
     predicted = np.array([model.seconds(load) for load in loads])
     measured = np.asarray(seconds, dtype=float)
     return np.abs(predicted - measured) / measured

@@ -71,7 +71,7 @@ def draw_scene(seed: int) -> Scene:
 class MovingScheduler(Scheduler):
     """Moves a few blocks about in some steps, so that swaps and copies have a price too.
 
-    It reads random blocks and writes only to the host, which nobody reads, and to the null block,
+    It reads random blocks and writes only to the host, which is not read, and to the null block,
     which is made for that. No request notices.
     """
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from labkit.arena.cost import CostModel
 from labkit.arena.simulator import Run, Served
 from labkit.arena.workloads import Workload
@@ -25,7 +23,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Percentiles:
-        return cls(*(float(value) for value in np.percentile(values, QUANTILES)))
+        return cls(*(_percentile(sorted(values), percent) for percent in QUANTILES))
 
 
 @dataclass(frozen=True)
@@ -101,6 +99,16 @@ def jain(values: Sequence[float]) -> float:
     """Jain's fairness index, ``(Σx)² / (n Σx²)``: from 1/n (one has it all) to 1 (all equal)."""
     total, squares = sum(values), sum(value * value for value in values)
     return total * total / (len(values) * squares)
+
+
+def _percentile(ordered: Sequence[float], percent: float) -> float:
+    """As `numpy.percentile`, to the bit: linear between the two values around the place."""
+    place, last = percent / 100 * (len(ordered) - 1), len(ordered) - 1
+    below = ordered[int(place)]
+    above, share = ordered[min(int(place) + 1, last)], place - int(place)
+    if share >= 0.5:
+        return above - (above - below) * (1 - share)
+    return below + (above - below) * share
 
 
 def _by_priority(served: Sequence[Served], within: dict[int, bool]) -> dict[int, float]:

@@ -10,7 +10,7 @@ its own text::
     block 1    d4  d5  --  --       computed so far: 6 tokens
 
 A block that is given to two requests, a token that is said to be computed and never was, a block
-that was not swapped back: each leaves a wrong digest where somebody reads.
+that was not swapped back: each leaves a wrong digest where a request reads.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ neither."""
 
 
 def share(value: float) -> str:
-    """Percent; a dash where there was nobody."""
+    """Percent; a dash where there was no request."""
     return "–" if math.isnan(value) else f"{value:.0%}"
 
 

@@ -1,8 +1,8 @@
 """The grade of the capstone: a policy's goodput against that of `vllm-v1`, on the same arrivals.
 
 Every step is checked thoroughly: budgets, block tables, shadow KV, the conservation of blocks and
-the scheduler's own `check_integrity`; and every request must get all of its tokens. Whoever breaks
-a rule under one seed has the score 0.
+the scheduler's own `check_integrity`; and every request must get all of its tokens. A
+scheduler that breaks a rule under one seed has the score 0.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def score(
             return Score(policy, workload, tuple(rows), why)
         if ours.figures is None or not ours.figures.goodput:
             raise ValueError(
-                f"{BASELINE} serves nobody within the SLO of {workload!r} under seed {seed} with "
-                f"this cost model ({ours.disqualified}); there is nothing to compare with"
+                f"{BASELINE} serves no request within the SLO of {workload!r} under seed {seed} "
+                f"with this cost model ({ours.disqualified}); there is nothing to compare with"
             )
         rows.append(SeedScore(seed, theirs.figures.goodput, ours.figures.goodput))
     return Score(policy, workload, tuple(rows))

@@ -4,7 +4,7 @@
 
     arrivals ──► add_request ──► schedule ──► (clock += cost of the plan) ──► update_from_output
                      ▲                                                              │
-                     └────────────── whoever has arrived in the meantime ◄──────────┘
+                     └────────────── what has arrived in the meantime ◄──────────┘
 
 No model runs: every request gets the same token each time it has computed all that it has. So a
 run depends on nothing but the scheduler, the workload, its seed and the cost model, and repeats
@@ -176,7 +176,7 @@ class Simulation:
     # ------------------------------------------------------------------ arrivals
 
     def _deliver(self) -> bool:
-        """Hand over everybody who has arrived by now. With nobody there, time passes until the
+        """Hand over all that have arrived by now. With none there, time passes until the
         next arrival; False if there is none."""
         if not self.flights and self.next is not None and self.next.time > self.now:
             self.now = self.next.time

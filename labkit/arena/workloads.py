@@ -1,8 +1,9 @@
-"""Who arrives when, with which prompt: six small worlds, each drawn from a seed.
+"""Who arrives when, with which prompt: seven small worlds, each drawn from a seed.
 
 The rates and promises are cut to the bundled model on one CPU core, whose prices
 `benchmarks/results/arena/cost_model.json` holds: each workload brings that machine near its limit
-in a way of its own. With other prices cut them anew: the same crowd would press nobody, or all.
+in a way of its own. With other prices cut them anew: the same requests would press
+no scheduler, or all.
 
 A prompt is a few pieces of text, and a piece is a `range` of token ids. Equal ranges are equal
 text, and a range costs no memory until its request arrives, so 100,000 prompts are cheap. No model
@@ -80,7 +81,7 @@ class Workload:
 
 
 class Text:
-    """Gives out token ids that nobody has been given before."""
+    """Gives out token ids, each of them once."""
 
     def __init__(self) -> None:
         self._next = TOKEN + 1
@@ -108,7 +109,7 @@ def steady(rng: random.Random) -> Iterator[Arrival]:
 
 def bursts(rng: random.Random) -> Iterator[Arrival]:
     """30 to 60 requests within a tenth of a second, and then a pause. Those of one burst are the
-    cases of one task: the same instructions come first in each, and nobody has seen them before."""
+    cases of one task: the same instructions come first in each, and no cache has them."""
     text, now = Text(), 0.0
     while True:
         instructions = text(256)
@@ -203,6 +204,46 @@ def questions(rng: random.Random, text: Text) -> Iterator[Arrival]:
         yield Arrival(now, (text(about(rng, 48, 8, 160)),), about(rng, 32, 8, 80), 0)
 
 
+def agents(rng: random.Random) -> Iterator[Arrival]:
+    """Programs that work on a task: think, call a tool, read its result, think again. All begin
+    with one description of the tools. Once in a task an agent forks: it follows three plans at the
+    same time, whose prompts are equal up to the plan."""
+    text = Text()
+    tools = text(640)
+    return in_order(tasks(rng, text, tools))
+
+
+def tasks(rng: random.Random, text: Text, tools: range) -> Iterator[list[Arrival]]:
+    """Task after task, in the order of their first turns."""
+    now = 0.0
+    while True:
+        now += rng.expovariate(1.9)
+        path = _Path(now, (tools, text(about(rng, 80, 16, 200))))
+        turns = path.walk(rng, text, rng.randint(1, 2))
+        for _ in range(3):
+            branch = _Path(path.time, (*path.history, text(12)))
+            turns += branch.walk(rng, text, rng.randint(1, 3))
+        yield turns
+
+
+@dataclass
+class _Path:
+    """An agent on its way: when it asks next, and all that stands before its next thought."""
+
+    time: float
+    history: tuple[Sequence[int], ...]
+
+    def walk(self, rng: random.Random, text: Text, num_turns: int) -> list[Arrival]:
+        """So many turns; each result of a tool comes some time after the call was written."""
+        turns = []
+        for _ in range(num_turns):
+            answer = about(rng, 32, 8, 96)
+            turns.append(Arrival(self.time, self.history, answer))
+            self.time += 1.0 + rng.expovariate(1 / 2.0)
+            self.history = (*self.history, (TOKEN,) * answer, text(about(rng, 90, 16, 240)))
+        return turns
+
+
 # ------------------------------------------------------------------ the worlds
 
 LIMITS = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=2048)
@@ -243,6 +284,11 @@ _WORLDS = (
         replace(LIMITS, policy="priority", max_num_seqs=32),
         replace(ROOMY, num_gpu_blocks=513), {0: Slo(ttft=0.3, tpot=0.03), 1: Slo(18.0, 0.12)}, 400,
         priorities,
+    ),
+    Workload(
+        "agents",
+        "agents that call tools, and fork into three plans with the same prefix",
+        LIMITS, replace(ROOMY, num_gpu_blocks=513), {0: Slo(ttft=0.4, tpot=0.03)}, 400, agents,
     ),
 )  # fmt: skip
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORLDS}

@@ -1,4 +1,8 @@
-"""What every command shares: the course it works on, its arguments, its lines on the screen."""
+"""What every command shares: the course it works on, its lines on the screen.
+
+Typer and Rich are imported where they are used: a browser's tab has neither, and its screen is
+another one (`labkit.tab.driver`).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
-
-import typer
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from labkit.course import source
 from labkit.course.files import printable, read_python
@@ -18,8 +18,8 @@ from labkit.course.manifest import Course, Exercise, Phase
 from labkit.course.remedies import remedy
 from labkit.course.root import find_root
 
-PHASE = typer.Argument(help="a phase: 3, 03 or 03-scheduler")
-TASK = typer.Argument("", help="a task: 2 or 03.2; default: the first that is not green")
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MARKS = {
     "passed": ("✓", "green"),
@@ -35,19 +35,24 @@ class Screen:
     """Writes lines; colours only where there is a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
+        from rich.console import Console
+
         self.console = console or Console(highlight=False, soft_wrap=True)
+
+    def put(self, *parts: tuple[str, str]) -> None:
+        """One line, made of (text, style)."""
+        from rich.text import Text
+
+        self.console.print(Text.assemble(*parts), soft_wrap=True)
 
     def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
         for row in printable(text).split("\n"):
-            self.console.print(Text(" " * indent + row, style=style), soft_wrap=True)
+            self.put((" " * indent + row, style))
 
     def pair(
         self, name: str, value: str, style: str = "", indent: int = 8, width: int = 10
     ) -> None:
-        self.console.print(
-            Text(" " * indent) + Text(f"{name:<{width}} ", "dim") + Text(printable(value), style),
-            soft_wrap=True,
-        )
+        self.put((" " * indent, ""), (f"{name:<{width}} ", "dim"), (printable(value), style))
 
 
 def command(phase: Phase, verb: str, task: Exercise | None = None) -> str:
@@ -103,6 +108,8 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             function(*args, **kwargs)
         except TOLD as error:
+            import typer
+
             print(told(error), file=sys.stderr)
             raise typer.Exit(2) from None
 
@@ -127,4 +134,6 @@ def ready_phase(name: str) -> Phase:
     out.line("It will bring:")
     for item in phase.coming:
         out.line(f"- {item}", indent=2)
+    import typer
+
     raise typer.Exit(1)

@@ -226,7 +226,7 @@ FRESH_SECONDS = 60.0
 @contextlib.contextmanager
 def set_aside() -> Iterator[str]:
     """A temporary folder that goes in the end. Where this process is killed, the next one that asks
-    for a folder removes it: nobody holds its lock any more."""
+    for a folder removes it: its lock is held no more."""
     for left in Path(tempfile.gettempdir()).glob(f"{ASIDE}*") if fcntl else ():
         with contextlib.suppress(OSError):
             if time.time() - left.lstat().st_mtime > FRESH_SECONDS:

@@ -55,7 +55,7 @@ def parse(text: str, filename: str = "<source>") -> ast.Module:
     """As `ast.parse`, but what a merge has left is said to be that.
 
     Raises:
-        SyntaxError: the text is not Python; NestedTooDeeply: it may be, but nobody can read it.
+        SyntaxError: the text is not Python; NestedTooDeeply: it may be, but it cannot be read.
     """
     try:
         return ast.parse(text, filename)

@@ -105,6 +105,27 @@ def fused_layers_equal_plain_torch(device: str) -> str:
     return f"largest relative error {max(errors):.1e}"
 
 
+def experts_equal_plain_torch(device: str) -> str:
+    """A layer's experts by the kernel, in each dtype, against rows sorted for plain torch."""
+    from mini_vllm.model.layers import PLAIN
+    from mini_vllm.model.moe.args import MoEArgs
+    from mini_vllm.model.moe.experts import Experts, StackedExperts
+
+    errors = []
+    for dtype in list(BOUNDS)[: None if device == "cuda" else 2]:
+        torch.manual_seed(2)
+        layer = StackedExperts(96, MoEArgs(8, 2, 48, expert_bias=True), PLAIN, "experts")
+        for parameter in layer.requires_grad_(False).parameters():
+            parameter.copy_(torch.randn(parameter.shape).mul(0.2).to(dtype))
+        x, weights = torch.randn(37, 96).to(dtype), torch.rand(37, 2)
+        ids = torch.rand(37, 8).topk(2).indices
+        right = Experts.forward(layer, x.float(), weights, ids)
+        there = layer.to(device, dtype)
+        ours = there(x.to(device), weights.to(device), ids.to(device))
+        errors.append(expect_close(f"experts, {dtype}", ours, right))
+    return f"largest relative error {max(errors):.1e}"
+
+
 # ---------------------------------------------------------------- the engine
 def the_engine_uses_the_kernels(device: str) -> str:
     """Without being asked, an engine on this device attends with Triton."""
@@ -200,6 +221,7 @@ CHECKS: dict[str, Callable[[str], str]] = {
         the_engine_uses_the_kernels,
         attention_equals_plain_torch,
         fused_layers_equal_plain_torch,
+        experts_equal_plain_torch,
         greedy_tokens_equal_those_of_plain_torch,
         schedules_change_no_token,
         seeds_draw_the_numbers_of_the_cpu,

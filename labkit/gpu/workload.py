@@ -153,7 +153,7 @@ def compilations() -> Iterator[list[str]]:
 def run_mini_vllm(workload: Workload, folder: Path, seconds: float) -> dict[str, Any]:
     """Our engine: once with one new token a request, which is the prefill, then in full.
 
-    It does not look at `seconds`: whoever started it ends it.
+    It does not look at `seconds`: the process that started it ends it.
     """
     from mini_vllm import LLM, SamplingParams
 

@@ -3,10 +3,13 @@
     python -m labkit grade-class 03 submissions/ --out results/
 
 Writes `results/NAME.json` for each, and `results/class.csv`; with `--practice`, the verdicts on
-hunts and change requests into `results/practice.csv`. Each submission is graded by a process of its
-own, so that one that breaks the grader costs the others nothing. A second run skips what is done: a
-result counts while submission, hidden suite and seed are what they were. Everybody meets the same
-random inputs: the class has one seed, kept in `results/class.toml`.
+hunts and change requests into `results/practice.csv`. With `exam` for the phase it grades the exam
+on the real vLLM (`labkit.maintain.exam`), into `results/exam.csv`.
+
+Each submission is graded by a process of its own, so that one that breaks the grader costs the
+others nothing. A second run skips what is done: a result counts while submission, hidden suite and
+seed are what they were. Everybody meets the same random inputs: the class has one seed, kept in
+`results/class.toml`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +34,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labkit.course.console import PHASE, polite, ready_phase, some
+from labkit.course.console import course, polite, ready_phase, some
 from labkit.course.files import one_line, write_text
 from labkit.course.manifest import Phase
 from labkit.grading import exports, submission
@@ -59,6 +62,10 @@ except ImportError:  # Windows
     fcntl = None
 
 Result = TypeVar("Result")
+Exam = Mapping[str, Mapping[str, str]]
+"""Bug -> what is said of its test, its fix, its sibling and its words. The bug is "" where there is
+no verdict."""
+EXAM, SAID = "exam", ("test", "fix", "sibling", "words")
 SECONDS = 3600.0
 """For one submission, its hidden suite included; a grader that takes longer is stopped."""
 ASIDE = "labkit-class-"
@@ -88,19 +95,31 @@ class Job:
 def find_jobs(
     phase: Phase, folder: Path, out: Path, seed: int, isolate: str = isolation.AUTO
 ) -> list[Job]:
-    """One for each folder in `folder`, by name; hidden ones, and that of the results, are left out.
+    """One for each folder in `folder`.
 
     Raises:
         ValueError: there is none.
     """
-    names = sorted(
+    return [
+        Job(phase, path, out / f"{file_name(path.name)}.json", seed, isolate)
+        for path in students_in(folder, out)
+    ]
+
+
+def students_in(folder: Path, out: Path) -> list[Path]:
+    """The students' folders by name; hidden ones, and that of the results, are left out.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = sorted(
         path
         for path in folder.iterdir()
         if path.is_dir() and path.name[0] != "." and path.resolve() != out.resolve()
     )
-    if not names:
+    if not found:
         raise ValueError(f"{folder} holds no folders; it must hold one for each student")
-    return [Job(phase, path, out / f"{file_name(path.name)}.json", seed, isolate) for path in names]
+    return found
 
 
 def file_name(student: str) -> str:
@@ -113,7 +132,7 @@ def file_name(student: str) -> str:
 
 
 def strays(folder: Path) -> list[str]:
-    """What lies beside the students' folders and is graded by nobody: an archive that was not
+    """What lies beside the students' folders and is not graded: an archive that was not
     unpacked, a file without a folder."""
     return sorted(
         one_line(path.name)
@@ -185,6 +204,81 @@ def practice_table(rows: Mapping[str, Mapping[str, str]]) -> str:
         cells = [student, *(row.get(name, "") for name in names)]
         first, *rest = (exports.harmless(cell) for cell in cells)
         writer.writerow([first, solved, *rest])
+    return text.getvalue()
+
+
+def exam_words(key: Path | None, term: str) -> list[str]:
+    """
+    Raises:
+        ValueError: the key or the term of the draw is not given.
+    """
+    if key is None or not term:
+        raise ValueError("an exam is graded with the draw's --key and --term")
+    return [str(key.resolve()), term]
+
+
+def grade_exam(root: Path, draw: Sequence[str], isolate: str, folder: Path, out: Path) -> Exam:
+    """The verdicts on one student's three bugs, from a process of its own: bug -> what is said."""
+    out.unlink(missing_ok=True)
+    words = ["-m", "labkit", "maintain-exam", "grade", str(folder.resolve()), *draw, folder.name]
+    words += ["--result", str(out.resolve()), "--isolation", isolate]
+    env = overlay.environment(root, {}) | {"LABKIT_ROOT": str(root)}
+    done = child.run(words, env, child.Limits(SECONDS, memory_mb=0), root)
+    try:
+        found: Exam = parse_json(out.read_bytes())["bugs"]
+        return found
+    except (OSError, ValueError, KeyError, TypeError):
+        lines = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
+        said = f"not graded: the grader ended without a result; it said: {lines[-1][:200]}"
+        return {"": dict.fromkeys(SAID, said)}
+
+
+def exam_class(
+    root: Path, folder: Path, out: Path, draw: Sequence[str], isolate: str, jobs: int
+) -> dict[str, Exam]:
+    """The exam of each student in a folder; the draw is said first, and installs what is needed."""
+    students = students_in(folder, out)
+    names = [path.name for path in students]
+    done = child.run(
+        ["-m", "labkit", "maintain-exam", "draw", *draw, *names],
+        overlay.environment(root, {}) | {"LABKIT_ROOT": str(root)},
+        child.Limits(SECONDS, memory_mb=0),
+        root,
+    )
+    if done.code:
+        raise ValueError((done.stderr.strip() or "the draw failed").splitlines()[-1])
+    print(done.stdout, end="", flush=True)
+    places = {path.name: out / "exam" / f"{file_name(path.name)}.json" for path in students}
+    for place in places.values():
+        place.parent.mkdir(parents=True, exist_ok=True)
+
+    def one(path: Path) -> Exam:
+        return grade_exam(root, draw, isolate, path, places[path.name])
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = dict(zip(names, pool.map(one, students), strict=True))
+    for said in dict.fromkeys(filter(None, map(isolation_of, places.values()))):
+        print(f"isolation: {said}")
+    return found
+
+
+def isolation_of(path: Path) -> str:
+    """How a student's exam was locked up; "" where there is no result."""
+    try:
+        return str(parse_json(path.read_bytes())["isolation"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def exam_table(results: Mapping[str, Exam]) -> str:
+    """A line for each student and bug."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", "bug", *SAID])
+    for student, rows in results.items():
+        for bug, said in rows.items():
+            cells = [student, bug, *(said[name] for name in SAID)]
+            writer.writerow(exports.harmless(cell) for cell in cells)
     return text.getvalue()
 
 
@@ -335,7 +429,7 @@ def grade_class(
 
 @polite
 def main(
-    phase: str = PHASE,
+    phase: str = typer.Argument(help="a phase: 3, 03 or 03-scheduler; or exam"),
     folder: Path = typer.Argument(help="holds one folder for each student", file_okay=False),
     out: Path = typer.Option(Path("results"), help="results go here; run again to go on"),
     seed: int = typer.Option(None, help="of the random inputs; default: one for the class"),
@@ -345,11 +439,19 @@ def main(
         False, "--practice", help="grade hunts/ and changes/ of each student, into practice.csv"
     ),
     isolate: str = ISOLATE,
+    key: Path = typer.Option(None, "--key", help="exam: the file with the draw's key"),
+    term: str = typer.Option("", "--term", help="exam: the term of the draw"),
 ) -> None:
     """Grade every submission in a folder; exit code 1 if the grader failed on one."""
-    chosen = ready_phase(phase)
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; it must hold one folder for each student")
+    if phase == EXAM:
+        with alone(out):
+            exams = exam_class(course().root, folder, out, exam_words(key, term), isolate, jobs)
+            write_text(out / "exam.csv", exam_table(exams))
+        print(f"table: {out / 'exam.csv'}")
+        raise typer.Exit(1 if any("" in rows for rows in exams.values()) else 0)
+    chosen = ready_phase(phase)
     sandbox.choose_rung(chosen, isolate)  # say now, and once, that a rung does not work
     console = Console(highlight=False)
     if left_out := strays(folder):

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import typer
 
-from labkit.course.console import MARKS, PHASE, Screen, command, polite, ready_phase
+from labkit.course.arguments import PHASE
+from labkit.course.console import MARKS, Screen, command, polite, ready_phase
 from labkit.course.files import set_aside
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.state import State, fingerprint

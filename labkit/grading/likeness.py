@@ -1,6 +1,6 @@
 """Whether a file of a hand-in is Python at all, and which of its functions are the reference's.
 
-It parses text that nobody has checked, so the grader runs it as a child under limits:
+It parses text that is not checked, so the grader runs it as a child under limits:
 `python -m labkit.grading.likeness ROOT SLUG FOLDER MODULE` prints one JSON object. Nothing is
 imported.
 """

@@ -311,7 +311,7 @@ def _check_words(result: GradeResult, file: str) -> None:
 
 # ---------------------------------------------------------------- what goes into it
 def fresh_seed() -> int:
-    """A seed that nobody can guess: 63 random bits."""
+    """A seed that cannot be guessed: 63 random bits."""
     return secrets.randbits(63)
 
 
@@ -325,7 +325,7 @@ MAX_HASHED = 64 << 20
 
 
 def hash_file(path: Path) -> str:
-    """sha256 of a file; "" if there is none, or one that nobody can or will read."""
+    """sha256 of a file; "" if there is none, or one that cannot or will not be read."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_HASHED:
             return ""

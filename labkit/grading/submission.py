@@ -19,7 +19,8 @@ from pathlib import Path
 
 import typer
 
-from labkit.course.console import PHASE, polite, ready_phase, some
+from labkit.course.arguments import PHASE
+from labkit.course.console import polite, ready_phase, some
 from labkit.course.files import one_line
 from labkit.course.manifest import Phase
 from labkit.grading import grade

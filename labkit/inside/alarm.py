@@ -4,7 +4,10 @@ known.
 Time is computing time: on a busy machine right code takes long by the clock on the wall and is not
 to blame. Code that waits computes nothing, so a wall clock runs too, and is more patient. Where the
 system tells that the whole process was at rest, so that no machine is to blame, it need not be:
-that is a sleep, or a lock that nobody opens.
+that is a sleep, or a lock that is never opened.
+
+A browser's tab has no alarm of its own: the page rings it every `AGAIN_SECONDS`
+(`labkit/tab/assets/tab.js`), where it may.
 
 The wall clock is read in turns, and none counts for more than its length: in one that takes longer
 everything stood still, as in a container that is paused.
@@ -35,6 +38,10 @@ PATIENCE = 3
 STUCK = 75
 """Exit code of a process that was ended so; where it stood is on its stderr."""
 
+computed = getattr(time, "thread_time", time.process_time)
+"""The main thread's computing time; in a tab there is one thread, and no clock of its own."""
+RINGS_ITSELF = hasattr(signal, "setitimer") and sys.platform != "emscripten"
+
 _rings = 0
 _stood: list[tuple[str, int, str]] = []
 """(file, line, function) of the running code when it rang first, the innermost last."""
@@ -62,10 +69,11 @@ def arm(seconds: float) -> None:
     global _rings, _limit, _computed, _turn, _turns, _load
     _limit = 0.0  # a turn of what was armed before may end now
     _stood.clear()
-    _rings, _turns, _turn = 0, 0, min(AGAIN_SECONDS, seconds / LEAST_TURNS)
-    _computed, _load = time.thread_time(), load_of_all() if seconds else None
+    _rings, _turns = 0, 0
+    _turn = min(AGAIN_SECONDS, seconds / LEAST_TURNS) if RINGS_ITSELF else AGAIN_SECONDS
+    _computed, _load = computed(), load_of_all() if seconds else None
     _limit = seconds
-    if hasattr(signal, "setitimer"):
+    if RINGS_ITSELF:
         signal.setitimer(signal.ITIMER_REAL, _turn, _turn)
 
 
@@ -85,17 +93,18 @@ def _ring(signum: int, frame: Any) -> None:
     while frame is not None and _rings == 1:
         _stood.insert(0, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
         frame = frame.f_back
-    if _rings > PATIENCE:
+    if _rings > PATIENCE and not child.runs_here:
         child.say_where_it_stands()
         os._exit(STUCK)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
+    if RINGS_ITSELF:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
     raise EndlessLoop
 
 
 def _is_over() -> bool:
     """Whether the time is; of an alarm that is disarmed it never is."""
     waited = _turns * _turn
-    if _limit and time.thread_time() - _computed >= _limit:
+    if _limit and computed() - _computed >= _limit:
         return True
     if not _limit or waited < _limit:
         return False
@@ -105,7 +114,7 @@ def _is_over() -> bool:
 
 def _kept_busy(waited: float) -> float:
     """Of so many seconds on the wall those in which this process did something, or would have;
-    all of them if nobody can say."""
+    all of them if it cannot be known."""
     now = load_of_all()
     if _load is None or now is None or now[1] != _load[1]:
         return waited

@@ -2,7 +2,7 @@
 
 A limit on memory holds for one process: sixty of them have sixty times as much, and keep every
 processor busy meanwhile. Memory without a name (`memfd_create`, `shmget`, a mapping that is shared
-but of no file) is counted for nobody, so the kernel would end others first. A filter of system
+but of no file) is counted for no process, so the kernel would end others first. A filter of system
 calls, which nothing can take off again, refuses all of it. Threads are not concerned.
 """
 

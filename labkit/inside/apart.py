@@ -1,4 +1,4 @@
-"""Run code that nobody trusts on a stack of its own: whoever walks up its callers comes to an end
+"""Run code that is not trusted on a stack of its own: a walk up its callers comes to an end
 before the frames that know where answers are written, and under which name.
 
 A thread has such a stack. It is started before the code is loaded, and is handed one call at a

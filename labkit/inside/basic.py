@@ -54,13 +54,13 @@ def _computes_in_a_window() -> bool:
 
 def computed() -> float | None:
     """Seconds that the threads of this process have computed, or waited for a processor that others
-    had; None if nobody can say, as on a system that does not tell."""
+    had; None if it cannot be known, as on a system that does not tell."""
     load = alarm.load_of_all()
     return load[0] if load else None
 
 
 def written() -> int | None:
-    """Bytes that this process has written, to files and answers; None if nobody can say."""
+    """Bytes that this process has written, to files and answers; None if it cannot be known."""
     try:
         return int(re.findall(r"^wchar: (\d+)", Path("/proc/self/io").read_text(), re.M)[0])
     except (OSError, IndexError):

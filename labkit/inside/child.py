@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +30,9 @@ LIFELINE = "LABKIT_LIFELINE"
 F_SETSIG = 10
 """Of Linux; Python's `fcntl` has no name for it."""
 OUTPUT_BYTES = 256 * 1024
+runs_here: Callable[[Sequence[str], Mapping[str, str], int], tuple[int, str, str]] | None = None
+"""Where there are no processes, as in a browser's tab: what runs a program inside this one for
+`run` (`labkit.process.here`)."""
 STACK_SECONDS = 5.0
 """For a process that is asked where it hangs, and has only to write it."""
 
@@ -49,7 +52,7 @@ class Limits:
         tasks: processes and threads that its user may have, those of other programs included
             (RLIMIT_NPROC, which does not bind root); 0 = no limit.
         files: how many may be open (RLIMIT_NOFILE): what waits in sockets and pipes is counted
-            for nobody; 0 = no limit.
+            for no process; 0 = no limit.
         alone: it may start no other process (`labkit.inside.alone`).
     """
 
@@ -80,7 +83,7 @@ class Finished:
 
 def prepare_from_environment() -> None:
     """In the child: apply the limits, and let SIGUSR1 print every thread's stack to stderr and then
-    end the process, so that nobody guesses how long the printing takes."""
+    end the process, so that no time of printing has to be guessed."""
     limits = os.environ.get(LIMITS)
     if limits is None:
         return
@@ -262,6 +265,8 @@ def run(
 ) -> Finished:
     """Run `python command…` to its end or to its limit."""
     begin = time.monotonic()
+    if runs_here:
+        return Finished(*runs_here(command, env, OUTPUT_BYTES), time.monotonic() - begin)
     process = start(command, env, limits, cwd)
     assert process.stdin and process.stdout and process.stderr
     process.stdin.close()

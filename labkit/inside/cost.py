@@ -11,7 +11,8 @@ right ways count a little more or less.
     assert subject.run(p)[0] < 4 * rows * vocabulary
 
 Each function calls another one with what follows it, and returns a count in place of its result:
-use `steps` for loops of Python, `elements` for tensors, `peak_bytes` for lists and NumPy's arrays.
+use `steps` for loops of Python, `elements` for tensors, `peak_bytes` for lists and NumPy's arrays,
+`waits` for how often the host asks the device.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ POINTS_INTO = {
 """Operators that touch only a part of their first tensor."""
 SORTS = {"sort", "argsort", "msort", "_unique2"}
 """Operators that touch each element once for every doubling of their length."""
+ASKS = {
+    *("item", "tolist", "cpu", "numpy", "nonzero"),
+    *("__bool__", "__int__", "__float__", "__index__"),
+}
+"""Methods of a tensor whose answer the host needs before it can go on."""
 FEW = 8
 """`topk` is a sort if it keeps more than one in so many."""
 
@@ -130,3 +136,23 @@ def _touched(operator: Any, args: tuple[Any, ...], results: Any) -> int:
     touched = max(sizes, default=0)
     sorts = name in SORTS or (name == "topk" and args[1] * FEW > args[0].shape[-1:].numel())
     return touched * args[0].shape[-1:].numel().bit_length() if sorts else touched
+
+
+def waits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
+    """How often a call needs a tensor's numbers on the host. On a GPU each of these waits until all
+    that was launched before has run, and meanwhile nothing new is launched."""
+    from torch.overrides import TorchFunctionMode
+
+    count = 0
+
+    class Counter(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal count
+            count += getattr(func, "__name__", "") in ASKS
+            return func(*args, **(kwargs or {}))
+
+    with Counter():
+        function(*args, **kwargs)
+    return count

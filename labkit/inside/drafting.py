@@ -50,7 +50,7 @@ class ToyModel:
 
 
 class ToyCache:
-    """Keys and values that nobody reads."""
+    """Keys and values that are not read."""
 
     layers: list[Tensor] = []  # noqa: RUF012
 

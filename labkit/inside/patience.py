@@ -1,5 +1,5 @@
-"""How long one waits for somebody else, on a machine that may stand still: a container is paused,
-a laptop is shut, or many wait for one processor. Then nobody goes on, and nobody is to blame."""
+"""How long one process waits for another, on a machine that may stand still: a container is paused,
+a laptop is shut, or many wait for one processor. Then no process goes on, and none is to blame."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class PlainError(ValueError):
 
 
 class TooLarge(PlainError):
-    """A value that is larger than anybody reads."""
+    """A value that is too large to be read."""
 
 
 class Room:
@@ -62,7 +62,7 @@ def encode(value: Any, depth: int = 0, room: Room | None = None) -> Any:
 
     Raises:
         PlainError: nested deeper than 40 (or a list that holds itself).
-        TooLarge: it is larger than anybody reads.
+        TooLarge: it is too large to be read.
     """
     _check(depth)
     kind, room = type(value), room or Room()
@@ -90,7 +90,7 @@ def encode(value: Any, depth: int = 0, room: Room | None = None) -> Any:
 
 
 def check_size(error: BaseException) -> None:
-    """Nobody reads what an exception says, but one that is too large costs each answer seconds.
+    """What an exception says is not compared, but one that is too large costs each answer seconds.
 
     Raises:
         TooLarge: it says more than is read of a value.

@@ -4,7 +4,7 @@ Answers go to a private copy of stdout; what the learner's code prints goes to s
 taken for an answer. What the learner wrote runs in another thread than this (`labkit.inside.apart`)
 and gets one step at a time, so that no walk up its callers reaches the pipe, the name of the
 request, or the steps that are still to come. In a sandbox this side is out of `sys.modules`, too,
-and nobody may ask for all objects or all frames.
+and no code may ask for all objects or all frames.
 
 All of that makes it harder, and not impossible, to write observations by other means than by being
 observed: this is one process. Therefore the parent trusts none of it. Whatever runs here only gets

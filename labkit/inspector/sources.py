@@ -196,11 +196,11 @@ def _open_difference(path: Path, data: dict[str, Any]) -> Source:
     return Source(sides, trace, path)
 
 
-def of_trace(name: str, lines: list[Any], trace: Trace) -> Run:
-    """Steps of a replay, checked, with the trace's limits and prompt lengths."""
+def of_trace(name: str, lines: list[Any], trace: Trace, error: str | None = None) -> Run:
+    """Steps of a replay, checked, with the trace's limits and prompt lengths; `error` ended it."""
     for step, line in enumerate(lines):
         check_line(line, step, f"{name}, step {step}")
-    return _describe(Run(name, lines), trace)
+    return _describe(Run(name, lines, error=error), trace)
 
 
 def _description(path: Path | None) -> Trace | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from labkit.inspector.page import difference_of
+from labkit.inspector.packing import difference_of
 from labkit.inspector.pool import EVICT, HIT, NEW, RELEASE, PoolHistory, build_pool
 from labkit.inspector.recording import Run
 from labkit.inspector.rows import Row, Rows, build_rows

@@ -1,6 +1,6 @@
 """Inputs that a weak hash takes for one another: for hidden tests of functions that build a key.
 
-A key that is a checksum, or Python's `hash()`, looks right until somebody wants two contents to
+A key that is a checksum, or Python's `hash()`, looks right until an attacker wants two contents to
 have one name.
 """
 

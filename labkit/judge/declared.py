@@ -62,8 +62,8 @@ def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[st
         yield f"{name} has a `yield`: a call only makes a generator, {nothing_runs} function."
     if _yields(theirs) and (line := _returns(mine) if _yields(mine) else 0):
         yield (
-            f"{name} yields, so what its `return` in line {line} gives reaches nobody: `yield` it,"
-            " then `return` alone."
+            f"{name} yields, so what its `return` in line {line} gives reaches no caller: "
+            "`yield` it, then `return` alone."
         )
     above, given = (list(map(ast.unparse, node.decorator_list)) for node in (mine, theirs))
     for lost in given:

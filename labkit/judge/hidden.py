@@ -56,7 +56,7 @@ MOST_WRITTEN = 1 << 30
 """Bytes for one task: a right answer is written in a few thousand, and a folder holds 256 MiB."""
 SLEEP_SECONDS = 20.0
 """For all answers of a task whose worker was at rest meanwhile, whatever the machine had to do: it
-sleeps in each of its functions, or waits for a lock that nobody opens."""
+sleeps in each of its functions, or waits for a lock that is never opened."""
 TASK_SECONDS = 120.0
 """For all answers of one task. On an idle machine right files need less for a whole phase
 (docs/instructors.md, "What it costs")."""
@@ -172,7 +172,7 @@ class Subject(Observed):
         died: modules during whose import a worker has ended. Once may be the machine's doing: where
             memory is short, the kernel ends a worker first (`labkit.inside.child.be_killed_first`).
         imports: seconds that all imports have taken, in `starts` workers.
-        fair: those that the reference's take in one; 0 before somebody is slow.
+        fair: those that the reference's take in one; 0 before an answer is slow.
         computed: seconds that the worker had computed before its first answer.
         last_task: behind which no other comes, as far as that is known.
     """

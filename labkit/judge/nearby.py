@@ -12,7 +12,19 @@ from pathlib import Path
 from labkit.course import source
 from labkit.course.files import read_python
 from labkit.course.manifest import Phase
+from labkit.inside import child
 
+NOT_IN_A_TAB = (
+    "numpy",
+    "orjson",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "triton",
+    "zmq",
+)
+"""What the engine uses and a browser's tab does not have."""
 UPSTREAM_IMPORT = (
     "vLLM itself is not installed, and not needed: the course's names for the same things are in"
     " mini_vllm, and what a file needs is imported at its top already."
@@ -84,6 +96,11 @@ def about_module(message: str, phase: Phase) -> list[str]:
     name = found[1]
     if name.partition(".")[0] == "vllm":
         return [UPSTREAM_IMPORT]
+    if child.runs_here and name.partition(".")[0] in ("mini_vllm", *NOT_IN_A_TAB):
+        return [
+            f"{name} cannot be imported in a browser's tab, and no task that runs here needs it. On"
+            f" your machine it can: `make lab-{phase.number}` in a checkout of the course."
+        ]
     modules = {phase.lab_file(module).stem: module for module in phase.modules}
     if name in modules:
         return [f"{name}.py stands in for {modules[name]}: from {modules[name]} import …"]

@@ -79,7 +79,7 @@ def judge(phase: Phase, solved: bool = False, at: Path | None = None) -> list[di
     "line"}.
 
     Args:
-        at: a file to hold the task whose cell runs, for whoever finds that this process is gone.
+        at: a file to hold the task whose cell runs, for the process that finds this one gone.
     """
     book = notebook_source.read(phase)
     if solved:

@@ -22,9 +22,10 @@ from typing import Any
 
 import pytest
 
-from labkit.inside import alarm
+from labkit.inside import alarm, child
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.inside.basic import is_busy
+from labkit.judge import told
 from labkit.judge.caught import watching
 from labkit.judge.difference import first_difference
 from labkit.judge.meant import meant
@@ -61,6 +62,8 @@ class Reporter:
     def write(self, record: dict[str, Any]) -> None:
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
+        if told.listener:
+            told.listener(record)
 
     @pytest.hookimpl(trylast=True)  # after all that leave tests out
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -173,7 +176,8 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        if self.exitstatus is not None:  # else it ends by an error, which is to be seen
+        if self.exitstatus is not None and not child.runs_here:
+            # else it ends by an error, which is to be seen
             alarm.leave(self.exitstatus)
 
 

@@ -205,7 +205,10 @@ def _never_reached(block: object) -> Iterator[tuple[int, str]]:
 # ---------------------------------------------------------------- what belongs to the caller
 def _lent(node: Definition) -> Iterator[tuple[int, str]]:
     """Where a function changes what it was only lent: a parameter that is a Sequence or the like,
-    or a tensor where another is returned. By their own names alone: not everything is found."""
+    or a tensor where another is returned. By their own names alone: not everything is found. A
+    docstring that says "in place" lends nothing."""
+    if "in place" in (ast.get_docstring(node) or ""):
+        return
     arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     aliases = {each.arg: each.arg for each in arguments if _is_lent(each, node)}
     tensors = {each.arg for each in arguments if _written(each.annotation) == "Tensor"}

@@ -78,7 +78,7 @@ def suspects(
 
 def slips_met(test: Test, phase: Phase, exercise: Exercise) -> list[Slip]:
     """Slips in those of the task's functions that a test has come to; first those that others
-    notice. A kernel runs in a copy, so nobody knows whether a test came to it."""
+    notice. A kernel runs in a copy, so it is not known whether a test came to it."""
     found = slips(phase, exercise)
     came = {name.partition(":")[2] for name in test.detail.get("entered", [])}
     if came & set(exercise.functions):

@@ -20,8 +20,11 @@ from labkit.course.console import Screen, command
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import todo_in
 from labkit.inside import child
+from labkit.learner.bottlenecks import ABOUT_BOTTLENECKS, measure_bottlenecks
 from labkit.learner.divergence import reason
 from labkit.learner.drafts import ABOUT_DRAFTS, measure_drafts
+from labkit.learner.hybrids import ABOUT_HYBRIDS, measure_hybrids
+from labkit.learner.mixtures import ABOUT_MIXTURES, measure_mixtures
 from labkit.learner.pictures import measure_pictures
 from labkit.learner.policies import ABOUT_POLICIES, measure_policies
 from labkit.learner.quantized import measure_schemes
@@ -300,9 +303,12 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "service": measure_service,
     "pictures": measure_pictures,
     "drafts": measure_drafts,
+    "hybrids": measure_hybrids,
+    "bottlenecks": measure_bottlenecks,
     "policies": measure_policies,
     "ranks": measure_ranks,
     "transfers": measure_transfers,
+    "mixtures": measure_mixtures,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
@@ -313,9 +319,12 @@ ABOUT = {
     "service": ABOUT_SERVICE,
     "pictures": "questions about three pictures: at once, in chunks, and without a prefix cache",
     "drafts": ABOUT_DRAFTS,
+    "hybrids": ABOUT_HYBRIDS,
+    "bottlenecks": ABOUT_BOTTLENECKS,
     "policies": ABOUT_POLICIES,
     "ranks": ABOUT_RANKS,
     "transfers": ABOUT_TRANSFERS,
+    "mixtures": ABOUT_MIXTURES,
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
 }
 ROWS = (

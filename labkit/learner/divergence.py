@@ -25,7 +25,7 @@ from labkit.testing import Divergence
 from labkit.trace.diff import differing_fields
 from labkit.trace.format import load_trace
 from labkit.trace.generate import generate
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
 
 SEED = 1
 STEP_SECONDS = 10.0
@@ -163,8 +163,8 @@ def traces_of(phase: Phase, files: list[str]) -> Iterator[tuple[str, dict[str, A
         path = Path(name) if Path(name).exists() else phase.root / name
         yield name, load_trace(path).to_dict()
     if not files and not phase.traces:
-        for profile in PROFILES:
-            yield f"{profile}, seed {SEED}", generate(profile, SEED).to_dict()
+        for kind in KINDS:
+            yield f"{kind}, seed {SEED}", generate(kind, SEED).to_dict()
 
 
 def takes_part(phase: Phase) -> bool:
@@ -173,9 +173,9 @@ def takes_part(phase: Phase) -> bool:
     return any(".encoder_" not in module for module in core)
 
 
-def show(phase: Phase, files: list[str]) -> int:
+def show(phase: Phase, files: list[str], out: Screen | None = None) -> int:
     """`trace-diff NN`: 0 if every trace is the same step by step."""
-    out = Screen()
+    out = out or Screen()
     mapping, borrowed = borrow(phase, overlay.mapping_for([phase]))
     if not takes_part(phase) and not files:
         out.line(

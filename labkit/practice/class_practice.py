@@ -14,7 +14,8 @@ from pathlib import Path
 
 import typer
 
-from labkit.course.console import PHASE, polite, ready_phase
+from labkit.course.arguments import PHASE
+from labkit.course.console import polite, ready_phase
 from labkit.course.files import write_text
 from labkit.course.manifest import Phase
 from labkit.judge import public

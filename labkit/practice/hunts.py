@@ -25,6 +25,7 @@ from labkit.process import overlay
 
 CLUES = ("where to look", "which rule is broken", "where it shows")
 KEYS = {"title", "mutant", "row", "symptom", "script", "clues", "story"}
+OPTIONAL = {"row", "wrong_fixes"}
 SCRIPT_SECONDS = 180.0
 LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 ROW = re.compile(r"\| (H\d\d\d?) \|")
@@ -42,6 +43,8 @@ class Hunt:
         script: Python that shows it.
         clues: one text for each of CLUES.
         story: what it was, told after the hunt.
+        wrong_fixes: where the engine is right and slow: named mistakes of the same
+            function that do less work, and are wrong. The hidden suite refuses each.
     """
 
     phase: Phase
@@ -53,6 +56,7 @@ class Hunt:
     script: str
     clues: tuple[str, ...]
     story: str
+    wrong_fixes: tuple[mistakes.Mutant, ...] = ()
 
     @property
     def exercise(self) -> Exercise:
@@ -88,18 +92,24 @@ def load(phase: Phase) -> list[Hunt]:
     hunts = []
     for number, entry in enumerate(tomllib.loads(path.read_text(encoding="utf-8"))["hunts"], 1):
         where = f"{path.name}: hunt {number}"
-        if set(entry) | {"row"} != KEYS:
+        if set(entry) | OPTIONAL != KEYS | OPTIONAL:
             raise ManifestError(f"{where}: its keys are {', '.join(sorted(entry))}; they must be"
-                                f" {', '.join(sorted(KEYS))}; row may be left out")  # fmt: skip
-        if entry["mutant"] not in known:
-            raise ManifestError(f"{where}: there is no mistake {entry['mutant']!r} in"
-                                f" tests/corpora/mutants/{phase.slug}.toml")  # fmt: skip
+                                f" {', '.join(sorted(KEYS))}; row may be left out, and wrong_fixes"
+                                " be added")  # fmt: skip
+        named = [entry["mutant"], *entry.get("wrong_fixes", [])]
+        for name in named:
+            if name not in known:
+                raise ManifestError(f"{where}: there is no mistake {name!r} in"
+                                    f" tests/corpora/mutants/{phase.slug}.toml")  # fmt: skip
         if len(entry["clues"]) != len(CLUES):
             raise ManifestError(f"{where}: it has {len(entry['clues'])} clues; give {len(CLUES)}")
-        mistake = mistakes.load_one(phase, where, known[entry["mutant"]])
+        mistake, *wrong = (mistakes.load_one(phase, where, known[name]) for name in named)
         texts = {key: entry.get(key, "").strip() for key in KEYS - {"clues", "mutant"}}
         clues = tuple(clue.strip() for clue in entry["clues"])
-        hunts.append(Hunt(phase, f"{phase.number}.{number}", mistake=mistake, clues=clues, **texts))
+        hunts.append(
+            Hunt(phase, f"{phase.number}.{number}", mistake=mistake, clues=clues,
+                 wrong_fixes=tuple(wrong), **texts)
+        )  # fmt: skip
     return hunts
 
 

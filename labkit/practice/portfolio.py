@@ -1,4 +1,4 @@
-"""`make portfolio`: one page about the learner's engine, for whoever she wants to show it to.
+"""`make portfolio`: one page about the learner's engine, for those it is shown to.
 
 No name stands on it, and nothing is sent anywhere: it is a file.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from labkit.course import source
+from labkit.course import finish, source
 from labkit.course.console import Screen, course, polite
 from labkit.course.files import read_python, write_text
 from labkit.course.manifest import Course, Phase
@@ -75,8 +75,10 @@ def page(known: Course, shown: Shown) -> str:
         for hunt in hunts.load(phase)
         if "solved" in (state.get("hunts", hunt.id) or {})
     ]
+    done = {phase.number for phase, row in rows if row.built[0] == row.built[1]}
     return render(
         "portfolio.html",
+        finished=[line for line in finish.LINES if line.name in finish.reached(known, done)],
         style=(ASSETS / "reader.css").read_text(encoding="utf-8"),
         script="",
         phases=rows,
@@ -92,8 +94,15 @@ def page(known: Course, shown: Shown) -> str:
         about="One small run on this machine, on one core; it shows where time goes and is no"
         " benchmark.",
         solved=solved,
+        mended=mended(state),
         functions=functions,
     )
+
+
+def mended(state: State) -> list[str]:
+    """The pull request's text of each bug of the real vLLM that was mended (`make maintain`)."""
+    rows = state.data.get("maintain", {})
+    return [row["text"] for _, row in sorted(rows.items()) if row.get("text")]
 
 
 def inspector(lines: Sequence[Line]) -> str:

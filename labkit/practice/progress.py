@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from labkit.course import finish
 from labkit.course.console import Screen, command, course, polite, some
 from labkit.course.manifest import Phase
 from labkit.course.state import State
+from labkit.practice.interview import TABLE
 from labkit.practice.mastery import mastery
 
 
@@ -15,7 +17,7 @@ def progress() -> None:
     state = State(known.root)
     if state.refused:
         raise state.refused
-    earned = total = 0
+    earned, total, done = 0, 0, set[str]()
     for phase in known.phases:
         if not phase.ready:
             out.line(f"  {phase.number} {phase.title:32} not built yet", "dim")
@@ -31,14 +33,18 @@ def progress() -> None:
             for e in phase.exercises
         )
         green = bool(record.get("green")) and len(passed) == len(phase.exercises)
+        done |= {phase.number} if len(passed) == len(phase.exercises) else set()
         mark = "✓" if green else " "
         practised = mastery(phase, state).words()
-        more = "".join(f" · {said}" for said in (hidden(phase, state), practised) if said)
+        said = (hidden(phase, state), practised, interviewed(phase, state))
+        more = "".join(f" · {words}" for words in said if words)
         out.line(
             f"{mark} {phase.number} {phase.title:32} {bar} {mine:3}/{points:3} points"
             f" · {public(phase, state)} · notebook {answers}/{questions} · hints {hints}{more}",
             "green" if green else "",
         )
+    lines = " · ".join(line.words(known, done) for line in finish.LINES)
+    out.line(f"finish lines, in phases: {lines}")
     out.line(f"{earned} of {total} points in public tests; hidden suites: make grade-NN")
 
 
@@ -50,6 +56,12 @@ def public(phase: Phase, state: State) -> str:
         return f"edited since it passed: {some(edited)}; {command(phase, 'lab')} judges it"
     done, tests = (state.get("phases", phase.slug) or {}).get("public", ["-", "-"])
     return f"public {done}/{tests}"
+
+
+def interviewed(phase: Phase, state: State) -> str:
+    """How many criteria the last interview has ticked; "" before the first."""
+    ticked, of = (state.get(TABLE, phase.number) or {}).get("ticked", (0, 0))
+    return f"interview {ticked}/{of}" if of else ""
 
 
 def hidden(phase: Phase, state: State) -> str:

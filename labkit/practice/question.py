@@ -10,10 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 Answer = int | float | str
-PHASES = tuple(f"{number:02}" for number in range(17))
+PHASES = tuple(
+    sorted(path.stem[1:] for path in Path(__file__).with_name("questions").glob("p*.py"))
+)
+"""Those that have questions."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def measure_vllm() -> str:
 
 
 def ask(name: str, num_tokens: int) -> Any:
-    """A request whose prompt nobody else has, for scripts that have no engine."""
+    """A request whose prompt no other has, for scripts that have no engine."""
     from mini_vllm.request import Request
     from mini_vllm.sampling_params import SamplingParams
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from random import Random
 
 import typer
@@ -19,7 +20,16 @@ from labkit.course.manifest import Phase
 from labkit.judge import mistakes
 from labkit.practice import changes, hunts
 from labkit.practice.question import draw, kinds
-from labkit.practice.quiz_command import shown
+from labkit.practice.quiz import shown
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question: "predict", "explain", "hunt" or "change", and what a good answer holds."""
+
+    kind: str
+    text: str
+    answer: str
 
 
 @polite
@@ -37,32 +47,35 @@ def sheet(phase: Phase, seed: int, answers: bool = True) -> str:
     """Five or six questions of a phase; the same seed gives the same ones."""
     lines = [f"# Viva: {phase.number} {phase.title}", "", f"Sheet {seed}: `labkit viva"
              f" {phase.number} --seed {seed}`."]  # fmt: skip
-    for number, (text, answer) in enumerate(_questions(phase, Random(seed), seed), 1):
-        lines += ["", f"## {number}", "", text]
+    for number, asked in enumerate(questions(phase, seed), 1):
+        lines += ["", f"## {number}", "", asked.text]
         if answers:
-            lines += ["", f"*A good answer:* {answer}"]
+            lines += ["", f"*A good answer:* {asked.answer}"]
     return "\n".join(lines)
 
 
-def _questions(phase: Phase, rng: Random, seed: int) -> Iterator[tuple[str, str]]:
+def questions(phase: Phase, seed: int) -> Iterator[Asked]:
+    """Two states to predict, two wrong bodies, a user's report, a change; less where the phase has
+    none of a kind."""
+    rng = Random(seed)
     names = list(kinds(phase.number))
     for name in rng.sample(names, min(2, len(names))):
         question = draw(f"{phase.number}/{name}", seed)
-        yield question.text, f"{shown(question)}. {question.why}"
+        yield Asked("predict", question.text, f"{shown(question)}. {question.why}")
     known = mistakes.load(phase)
     for mistake in rng.sample(known, min(2, len(known))):
-        yield _of_mistake(phase, mistake), mistake.misconception
+        yield Asked("explain", _of_mistake(phase, mistake), mistake.misconception)
     for hunt in rng.sample(hunts.load(phase), min(1, len(hunts.load(phase)))):
         told = " ".join(hunt.symptom.split())
-        yield (
+        yield Asked(
+            "hunt",
             f"A user writes: “{told}” Where do you look, and what do you measure?",
-            (
-                f"{hunt.clues[0]} {hunt.clues[1]} It was {hunt.mistake.function}."
-                f" {' '.join(hunt.story.split())}"
-            ),
+            f"{hunt.clues[0]} {hunt.clues[1]} It was {hunt.mistake.function}."
+            f" {' '.join(hunt.story.split())}",
         )
     for change in rng.sample(changes.load(phase), min(1, len(changes.load(phase)))):
-        yield (
+        yield Asked(
+            "change",
             f"{change.request}\n\nWhat do you change, and what does it cost?",
             " ".join(changes.solution(change)["discussion"].split()),
         )
@@ -78,6 +91,6 @@ def _of_mistake(phase: Phase, mistake: mistakes.Mutant) -> str:
     changed = list(difflib.unified_diff(before, after, n=2, lineterm=""))[3:]
     body = "\n".join(changed)
     return (
-        f"Somebody changes `{mistake.function}` like this. What goes wrong, for whom, and which"
-        f" test would show it?\n\n```diff\n{body}\n```"
+        f"`{mistake.function}` is changed like this. What goes wrong, for whom, and which test"
+        f" would show it?\n\n```diff\n{body}\n```"
     )

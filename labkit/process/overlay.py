@@ -56,7 +56,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
             module.__dict__[reach.NAME] = reach.enter
         try:
             super().exec_module(module)
-        except SystemExit as error:  # it would end the tests' process, and nobody would know why
+        except SystemExit as error:  # it would end the tests' process, without saying why
             ended = ImportError(f"this file ends its process: SystemExit({error.code!r})")
             raise ended.with_traceback(error.__traceback__) from None
         if marked:

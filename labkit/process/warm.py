@@ -61,7 +61,7 @@ def children() -> Iterator[None]:
             yield
         finally:
             child.spawn = usual
-            server.stdin.close()  # it ends when nobody can ask any more
+            server.stdin.close()  # it ends when no process can ask any more
             server.wait()
             server.stdout.close()
 
@@ -144,7 +144,7 @@ def serve(address: str) -> None:
         listener.bind(address)
         listener.listen(64)
         print("ready", flush=True)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers are not waited for
         stdin_or_listener: list[Any] = [0, listener]
         while 0 not in select.select(stdin_or_listener, [], [])[0]:
             connection, _ = listener.accept()

@@ -3,8 +3,9 @@
     tour       docs/tour.md: a newcomer's session, with the real screens
     pictures   docs/pictures: reader, book and inspector; needs Chromium
     figures    numbers and drawings: the chapters' figures, README's phases, docs/speed.md, the
-               names of docs/api.md and docs/glossary.md, the contests of docs/arena.md, and in
-               docs/instructors.md what grading was measured to cost and to catch
+               names of docs/api.md and docs/glossary.md, docs/sheets.md, the contests of
+               docs/arena.md, and in docs/instructors.md the plan of sessions and what grading was
+               measured to cost and to catch
 
 What takes long to measure (`suite-quality --write`, `benchmarks.bench_grading --save`) is kept in
 files; `figures` shows what they hold.
@@ -19,11 +20,11 @@ from pathlib import Path
 
 import typer
 
-from labkit.course import blocks
+from labkit.course import blocks, here
 from labkit.course.console import polite
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT, upstream_root
-from labkit.quality import api, glossary, survey, tour
+from labkit.quality import api, glossary, sessions, sheets, survey, tour
 
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -42,21 +43,42 @@ def _row(phase: Phase) -> str:
     return f"| {link} | {phase.question} | {phase.hours:g} | {phase.hardware} |"
 
 
+def tasks_here(course: Course) -> str:
+    """How much of the course needs nothing but a browser."""
+    total = sum(len(phase.exercises) for phase in course.ready)
+    counts = [(p.number, len(here.tasks().get(p.slug, ())), len(p.exercises)) for p in course.ready]
+    whole = ", ".join(number for number, part, of in counts if part == of)
+    others = ", ".join(number for number, part, of in counts if 0 < part < of)
+    return (
+        f"Nothing to install: {here.count()} of the course's {total} tasks run in its pages,"
+        f" all of phases {whole} and some of {others}."
+    )
+
+
 def quick_pages() -> dict[Path, dict[str, str]]:
     """Page -> its generated parts, those that take no time to make."""
-    from benchmarks import bench_grading, bench_offline, bench_serving
+    from benchmarks import bench_grading, bench_offline, bench_serving, llama_cpp
 
     saved = json.loads(bench_grading.SAVED.read_text(encoding="utf-8"))
-    instructors = {"grading": bench_grading.report(saved), "quality": survey.table(ROOT)}
+    instructors = {
+        "grading": bench_grading.report(saved),
+        "quality": survey.table(ROOT),
+        "sessions": sessions.table(Course(ROOT)),
+    }
     return {
-        ROOT / "README.md": {"phases": phases_table(Course(ROOT))},
+        ROOT / "README.md": {
+            "phases": phases_table(Course(ROOT)),
+            "tasks in a browser": tasks_here(Course(ROOT)),
+        },
         ROOT / "docs" / "speed.md": {
             "offline": bench_offline.report(),
             "serving": bench_serving.report(),
+            "llama.cpp": llama_cpp.report(),
         },
         ROOT / "docs" / "instructors.md": instructors,
         api.PAGE: {"names": api.table()},
         ROOT / glossary.PAGE: {"glossary": glossary.table(Course(ROOT))},
+        ROOT / sheets.PAGE: {"sheets": sheets.table(Course(ROOT))},
     }
 
 

@@ -1,9 +1,9 @@
 """Small wrong changes of a function, made by rule: what a suite should notice.
 
-Unlike the named mistakes in `tests/corpora/mutants`, nobody chose these, so they say what the suite
-misses without anybody having thought of it. One change at a time: a comparison, an operator, a
-constant, a condition, an argument, or a statement left out. Text for humans (messages of exceptions
-and assertions, docstrings) is left alone.
+Unlike the named mistakes in `tests/corpora/mutants`, these are not chosen by hand, so they
+say what the suite misses that no author thought of. One change at a time: a comparison,
+an operator, a constant, a condition, an argument, or a statement left out. Text for humans
+(messages of exceptions and assertions, docstrings) is left alone.
 """
 
 from __future__ import annotations

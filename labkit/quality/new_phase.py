@@ -2,7 +2,7 @@
 
 The phase must be planned, and its functions must stand in the engine: the engine comes first. What
 is written is valid: the manifest, the skeleton, the notebook and the chapters' names all check. But
-every test ends in "WRITE", so the phase stays red until somebody has written them.
+every test ends in "WRITE", so the phase stays red until they are written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from labkit.course import source, sync
-from labkit.course.console import PHASE, course, polite
+from labkit.course.arguments import PHASE
+from labkit.course.console import course, polite
 from labkit.course.files import write_text
 from labkit.course.manifest import Course, Phase
 

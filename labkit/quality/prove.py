@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import typer
 
-from labkit.course.console import PHASE, polite, ready_phase
+from labkit.course.arguments import PHASE
+from labkit.course.console import polite, ready_phase
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT_VARIABLE
 from labkit.course.skeleton import kernels

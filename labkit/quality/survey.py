@@ -201,8 +201,16 @@ def row_of_changes_again(phase: Phase, seed: int, jobs: int) -> Line:
     """
     row = recorded(phase.root).get(phase.slug, {}).get("changes", {"total": 0, "wrong": ()})
     gone = set(row["wrong"]) - {mutation.name for mutation in changes_of(phase)}
-    if not row["total"] or gone:
-        why = f"{len(gone)} of its survivors are not made any more" if gone else "there is none"
+    now = len(not_equivalent(phase))
+    if not row["total"]:
+        why = "there is none"
+    elif gone:
+        why = f"{len(gone)} of its survivors are not made any more"
+    elif now > row["of"]:
+        why = f"it was made of {row['of']} changes, and there are {now} now"
+    else:
+        why = ""
+    if why:
         raise ValueError(
             f"{RECORD}: the row of {phase.slug}'s changes cannot be mended: {why};"
             f" measure with --only changes --sample {SAMPLE} --write"

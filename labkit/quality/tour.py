@@ -148,7 +148,7 @@ def walk(tour: Tour) -> None:
     tour.type("make lab-00", 2)
     for exercise in others:
         tour.solve(exercise, shown=False)
-    tour.say("## The rest\n\nThe other three tasks go the same way; they are yours. After them:")
+    tour.say("## The rest\n\nThe other four tasks go the same way; they are yours. After them:")
     tour.type("make lab-00", 2)
     tour.say(
         "## Green\n\nFour answers in the notebook are missing. `make notebook-00` opens it; an"
@@ -157,7 +157,7 @@ def walk(tour: Tour) -> None:
     tour.answer_notebook()
     tour.type("make lab-00", 0)
     tour.say(
-        "## Your module in the engine\n\nNow the whole engine runs with your file inside, beside"
+        "## Your module in the engine\n\nNow the whole engine runs with your files inside, beside"
         " the reference, on a real model:"
     )
     tour.type("make run-00", 0)

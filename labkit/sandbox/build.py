@@ -199,7 +199,7 @@ class Sandbox:
         return process
 
     def ask(self, process: subprocess.Popen[bytes]) -> None:
-        """Nobody may see where graded code hangs; end it."""
+        """No output may show where graded code hangs; end it."""
         self.end(process)
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
@@ -238,10 +238,10 @@ def build(
         shutil.copyfile(path, target)
     for name in ("scratch", "root"):
         (folder / name).mkdir()
-    _open_to_all(folder)
+    open_to_all(folder)
 
 
-def _open_to_all(folder: Path) -> None:
+def open_to_all(folder: Path) -> None:
     """Let every user read what lies here: a worker may be another one, and neither the grader's
     umask nor the modes of a checkout that is closed to others may stand in its way."""
     folder.chmod(0o755)
@@ -297,5 +297,5 @@ def choose_rung(
         folder = Path(name)
         for part in ("engine", "tools", "scratch", "root"):
             (folder / part).mkdir()
-        _open_to_all(folder)
+        open_to_all(folder)
         return isolation.choose(view(folder, phase, python), python, wanted)

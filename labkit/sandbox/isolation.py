@@ -236,7 +236,7 @@ class OtherUid(Rung):
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what the user has left where anybody may leave things."""
+        """Remove what the user has left where every process may leave things."""
         for folder in {tempfile.gettempdir(), *OPEN_FOLDERS}:
             left = [path for path in _listed(folder) if _owner(path) == self.uid]
             for begin in range(0, len(left), AT_ONCE):

@@ -39,7 +39,7 @@ SETSIG = 10
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 DEVICES = ("null", "zero", "full", "random", "urandom")
 FILES = 20_000
-"""In a folder that may be written: each takes a kilobyte of memory that nobody counts."""
+"""In a folder that may be written: each takes a kilobyte of memory that no limit counts."""
 KEPT = RDONLY | NOSUID | NODEV | NOEXEC
 """Flags of a mount that its copy must keep; statvfs tells them with the same bits."""
 
@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
     spec, words = json.loads(argv[0]), argv[2:]
     os.umask(0o022)  # the new root's folders are made by root, for another user
     lifeline = int(os.environ.get("LABKIT_LIFELINE", "-1").partition(":")[0])
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is somebody to end
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until there is a child to end
     try:
         enter(spec["uid"])
         process = os.fork()

@@ -96,6 +96,7 @@ def examine() -> Iterator[Finding]:
     yield upstream()
 
 
+MPS_CHECK = "python3 -m pytest tests/engine/platforms -k mps -rA"
 NO_MAKE = "without it type `python3 -m labkit TARGET` in place of `make TARGET`"
 
 
@@ -149,15 +150,16 @@ def ask(interpreter: str) -> dict[str, dict[str, Any]]:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=180)
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:
-        error = "no answer within 180 s"
+        error, fix = "no answer within 180 s", "close other programs, and run `make doctor` again"
     except (OSError, ValueError, IndexError):
-        error = "the interpreter ended without an answer"
-    return {name: {"error": error} for name in ("torch", "triton", "transformers", "kernels")}
+        error, fix = "the interpreter ended without an answer", "make setup"
+    names = ("torch", "triton", "transformers", "kernels")
+    return {name: {"error": error, "fix": fix} for name in names}
 
 
 def torch(facts: Mapping[str, Any], gpu: str | None) -> Finding:
     if "error" in facts:
-        return Finding("FAIL", "torch", facts["error"], "make setup")
+        return Finding("FAIL", "torch", facts["error"], facts.get("fix", "make setup"))
     build = f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU build"
     text = f"{facts['version']} ({build})"
     if gpu and not facts["cuda"]:
@@ -187,6 +189,9 @@ def graphics(facts: Mapping[str, Any], gpu: str | None) -> Finding:
     if gpu:
         fix = "compare the driver with the CUDA version of the torch line above"
         return Finding("warn", "GPU", f"{gpu}, but torch does not see it", fix)
+    if facts.get("mps"):
+        fix = f"none is needed: the CPU is taken; `{MPS_CHECK}` tries the GPU beside it"
+        return Finding("warn", "GPU", 'Apple\'s; `device="mps"` was never seen to run', fix)
     return Finding("ok", "GPU", "none; the CPU is enough, and GPU tiers say `not run`")
 
 
@@ -194,7 +199,7 @@ def triton(facts: Mapping[str, Any], system: str) -> Finding:
     if "error" in facts:
         if system != "linux":
             return Finding("ok", "triton", "not available off Linux; kernels use their torch twins")
-        return Finding("FAIL", "triton", facts["error"], "make setup")
+        return Finding("FAIL", "triton", facts["error"], facts.get("fix", "make setup"))
     if not facts["interpreter"]:
         fix = "make setup; if it stays, report it with `make doctor ARGS=--json`"
         return Finding("FAIL", "triton", f"{facts['version']}: its interpreter adds wrongly", fix)
@@ -203,7 +208,7 @@ def triton(facts: Mapping[str, Any], system: str) -> Finding:
 
 def transformers(facts: Mapping[str, Any]) -> Finding:
     if "error" in facts:
-        return Finding("FAIL", "transformers", facts["error"], "make setup")
+        return Finding("FAIL", "transformers", facts["error"], facts.get("fix", "make setup"))
     return Finding("ok", "transformers", facts["version"])
 
 
@@ -260,7 +265,7 @@ def compiler(has_gpu: bool) -> Finding:
 def kernels(facts: Mapping[str, Any]) -> Finding:
     """The engine's kernels in C++, which it builds for this processor the first time it runs."""
     if "error" in facts:
-        return Finding("warn", "C++ kernels", facts["error"], "make setup")
+        return Finding("warn", "C++ kernels", facts["error"], facts.get("fix", "make setup"))
     if facts["built"]:
         return Finding("ok", "C++ kernels", f"built, in {facts['folder']}")
     if "without" not in facts:

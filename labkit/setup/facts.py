@@ -18,6 +18,7 @@ def torch_facts() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "gpu": None}
+    facts["mps"] = torch.backends.mps.is_available()
     if torch.cuda.is_available():
         device = torch.cuda.get_device_properties(0)
         facts["gpu"] = {

@@ -19,8 +19,8 @@ from labkit.inside.patience import until_ended
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
 from labkit.trace.generate import generate as generate_trace
-from labkit.trace.oracle import Oracle, OracleError
-from labkit.trace.profiles import ALL_PROFILES
+from labkit.trace.kinds import ALL_KINDS, NEWER_KINDS
+from labkit.trace.oracle import Environment, Oracle, OracleError
 from labkit.trace.runner import Line, run_reference
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ class Impl(StrEnum):
 
 
 LABS_SECONDS = 120
+KINDS = (*ALL_KINDS, *NEWER_KINDS)
 SCHEDULER_HELP = "another for --impl reference: vllm-v0, ... or path/to/file.py:Class"
 LABS_HELP = "phases whose modules are yours with --impl labs, such as 02,03"
 
@@ -88,13 +89,13 @@ def diff(
 
 @app.command()
 def gen(
-    profile: Annotated[str, typer.Option(help=", ".join(ALL_PROFILES))] = "mixed",
+    kind: Annotated[str, typer.Option("--kind", "--profile", help=", ".join(KINDS))] = "mixed",
     seed: Annotated[int, typer.Option(help="the same seed gives the same trace")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="about how many steps")] = 100,
 ) -> None:
     """Print a random trace."""
     try:
-        print(dump_trace(generate_trace(profile, seed, steps)), end="")
+        print(dump_trace(generate_trace(kind, seed, steps)), end="")
     except ValueError as error:
         _fail(str(error))
 
@@ -133,7 +134,7 @@ def replay_with(impl: Impl, file: Path, scheduler: str | None, labs: str) -> Ite
 
 
 def _replay_vllm(trace: Trace) -> Iterator[Line]:
-    with Oracle() as oracle:
+    with Oracle(Environment.of(trace.config.profile)) as oracle:
         answer = oracle.replay(trace)
     yield from answer.lines
     if answer.error:

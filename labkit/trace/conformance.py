@@ -1,9 +1,10 @@
 """The lockstep test: vLLM's own scheduler and ours replay the same traces, and must agree on all.
 
 python -m labkit conformance --install            make vLLM's environment (once)
-python -m labkit conformance                      compare 100,000 steps over all profiles, with
+python -m labkit conformance                      compare 100,000 steps over all kinds, with
                                                   each loop: results in time, and one step late
-python -m labkit conformance --profile priority --seed 17 --steps 100      one trace again
+python -m labkit conformance --kind priority --seed 17 --steps 100         one trace again
+python -m labkit conformance --profile current    the same beside a newer vLLM, by its rules
 python -m labkit conformance --record             record the golden traces anew
 python -m labkit conformance --coverage           which situations the traces bring about
 python -m labkit conformance --policy vllm-v0     a policy of V0's kind, against vLLM 0.8.5
@@ -16,49 +17,58 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from itertools import count
 from pathlib import Path
 
-from labkit.citations.upstream import COMMIT
+from labkit.citations.upstream import COMMIT, VERSION
 from labkit.trace import differences, golden, v0_conformance
 from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import Difference, first_difference, render
 from labkit.trace.format import Trace, dump_trace
 from labkit.trace.generate import generate
 from labkit.trace.golden import Golden
-from labkit.trace.oracle import Answer, Oracle, OracleError, install, installed
-from labkit.trace.profiles import ALL_PROFILES, ASYNC_PROFILES
+from labkit.trace.kinds import ALL_KINDS, ASYNC_KINDS, NEWER_KINDS, kinds_of
+from labkit.trace.oracle import Answer, Environment, Oracle, OracleError
 from labkit.trace.runner import ReferenceSubject, load_class, replay
 from labkit.trace.shrink import shrink
+from mini_vllm.config.profiles import PROFILES, SchedulerRules
 
+PIN_PROFILE = "v0.22"
 BATCH = 16
-"""Traces of one profile that are sent to vLLM together."""
+"""Traces of one kind that are sent to vLLM together."""
 POLICY_NAMES = ("static", "minivllm", "nano-vllm", *v0_conformance.V0_POLICIES)
 GOLDEN_TRACES = 16
 GOLDEN_STEPS = 60
 GOLDEN_ASYNC_TRACES = 2
+GOLDEN_SEED = 0
+"""Of a newer release's traces."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A generated trace and the words that generate it again."""
 
-    profile: str
+    kind: str
     seed: int
     steps: int
     async_scheduling: bool = False
     """Whether each step is planned before the one before is taken in."""
+    profile: str = PIN_PROFILE
+    """Whose decisions are compared."""
 
     @property
     def trace(self) -> Trace:
-        trace = generate(self.profile, self.seed, self.steps)
+        trace = generate(self.kind, self.seed, self.steps, self.profile)
         config = replace(trace.config, async_scheduling=self.async_scheduling)
         return replace(trace, config=config)
 
     @property
     def command(self) -> str:
-        words = f"--profile {self.profile} --seed {self.seed} --steps {self.steps}"
+        words = f"--kind {self.kind} --seed {self.seed} --steps {self.steps}"
         words += f" --{'' if self.async_scheduling else 'no-'}async-scheduling"
+        words += f" --profile {self.profile}" if self.profile != PIN_PROFILE else ""
         return f"python -m labkit conformance {words}"
 
 
@@ -71,8 +81,8 @@ class Tally:
     features: Counter[str]
 
     def add(self, case: Case, trace: Trace, answer: Answer) -> None:
-        self.traces[case.profile] += 1
-        self.steps[case.profile] += len(answer.lines)
+        self.traces[case.kind] += 1
+        self.steps[case.kind] += len(answer.lines)
         self.features.update(features(trace, answer.lines))
 
 
@@ -138,13 +148,17 @@ def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
 
 
 def endless_cases(
-    profiles: Sequence[str], first_seed: int, steps: int, async_scheduling: bool = False
+    kinds: Sequence[str],
+    first_seed: int,
+    steps: int,
+    async_scheduling: bool = False,
+    profile: str = PIN_PROFILE,
 ) -> Iterator[Case]:
-    """Seeds from `first_seed` on, one batch of each profile in turn."""
+    """Seeds from `first_seed` on, one batch of each kind in turn."""
     while True:
-        for profile in profiles:
+        for kind in kinds:
             for seed in range(first_seed, first_seed + BATCH):
-                yield Case(profile, seed, steps, async_scheduling)
+                yield Case(kind, seed, steps, async_scheduling, profile)
         first_seed += BATCH
 
 
@@ -162,7 +176,7 @@ def until(cases: Iterable[Case], tally: Tally, total_steps: int) -> Iterator[Cas
 def report_mismatch(oracle: Oracle, mismatch: Mismatch, folder: Path) -> None:
     """Print the difference, then the smallest trace that shows one, and keep that in a file."""
     case = mismatch.case
-    print(f"\nDIFFERENT: profile {case.profile}, seed {case.seed}.  Replay it with\n")
+    print(f"\nDIFFERENT: kind {case.kind}, seed {case.seed}.  Replay it with\n")
     print(f"  {case.command}\n")
     print(render(mismatch.difference, "mini_vllm", "vLLM"))
     print("\nShrinking the trace ...", flush=True)
@@ -174,7 +188,7 @@ def report_mismatch(oracle: Oracle, mismatch: Mismatch, folder: Path) -> None:
     difference = compare(replay_ours(small), oracle.replay(small))
     assert difference is not None
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{case.profile}-{case.seed}.json"
+    path = folder / f"{case.kind}-{case.seed}.json"
     path.write_text(dump_trace(small), encoding="utf-8")
     print(f"\nThe smallest trace that still differs:\n\n{dump_trace(small)}")
     print(render(difference, "mini_vllm", "vLLM"))
@@ -183,9 +197,9 @@ def report_mismatch(oracle: Oracle, mismatch: Mismatch, folder: Path) -> None:
 
 def report(tally: Tally, seconds: float, version: str) -> None:
     """The table of a run without differences."""
-    print(f"{'profile':<14}{'traces':>8}{'steps':>10}")
-    for profile in tally.steps:
-        print(f"{profile:<14}{tally.traces[profile]:>8}{tally.steps[profile]:>10,}")
+    print(f"{'kind':<14}{'traces':>8}{'steps':>10}")
+    for kind in tally.steps:
+        print(f"{kind:<14}{tally.traces[kind]:>8}{tally.steps[kind]:>10,}")
     total = tally.steps.total()
     print(f"{'all':<14}{tally.traces.total():>8}{total:>10,}")
     print(
@@ -207,37 +221,71 @@ def report_coverage(tally: Tally) -> None:
 
 
 def record(oracle: Oracle) -> None:
-    """Record the golden traces of all profiles, and vLLM's side of the deliberate differences."""
+    """Record the golden traces of all kinds, and vLLM's side of the deliberate differences."""
     for difference in differences.load_all():
         recorded = differences.record_theirs(difference, oracle.replay)
         differences.save(recorded)
         print(f"{recorded.name:<24} {recorded.outcome}")
-    for profile in ALL_PROFILES:
-        record_profile(oracle, profile)
+    for kind in ALL_KINDS:
+        record_kind(oracle, kind)
     record_async(oracle)
 
 
 def record_profile(oracle: Oracle, profile: str) -> None:
+    """Record what a newer release does: each kind with either loop, and each of its rules."""
+    loops = (False, True)
+    each_kind = [
+        Case(kind, GOLDEN_SEED, GOLDEN_STEPS, is_async, profile)
+        for is_async in loops
+        for kind in kinds_of(profile, is_async)
+    ]
+    each_rule = [case_of(rule.name, profile) for rule in fields(PROFILES[profile])]
+    record_cases(oracle, profile, list(dict.fromkeys(each_kind + each_rule)))
+
+
+def case_of(rule: str, profile: str) -> Case:
+    """The first trace that is decided otherwise without one rule of a profile."""
+    for seed in count():
+        for is_async in (False, True):
+            for kind in kinds_of(profile, is_async):
+                case = Case(kind, seed, GOLDEN_STEPS, is_async, profile)
+                with without(rule, profile):
+                    other = replay_ours(case.trace)
+                if compare(replay_ours(case.trace), other):
+                    return case
+    raise AssertionError
+
+
+@contextmanager
+def without(rule: str, profile: str) -> Iterator[None]:
+    """Inside, a profile lacks one of its rules."""
+    rules = PROFILES[profile]
+    PROFILES[profile] = replace(rules, **{rule: getattr(SchedulerRules(), rule)})
+    try:
+        yield
+    finally:
+        PROFILES[profile] = rules
+
+
+def record_kind(oracle: Oracle, kind: str) -> None:
     """Record one file of golden traces."""
-    record_cases(
-        oracle, profile, [Case(profile, seed, GOLDEN_STEPS) for seed in range(GOLDEN_TRACES)]
-    )
+    record_cases(oracle, kind, [Case(kind, seed, GOLDEN_STEPS) for seed in range(GOLDEN_TRACES)])
 
 
 def record_async(oracle: Oracle) -> None:
-    """Record what vLLM's `AsyncScheduler` does, some traces of each profile in one file."""
+    """Record what vLLM's `AsyncScheduler` does, some traces of each kind in one file."""
     record_cases(
         oracle,
         golden.ASYNC,
         [
-            Case(profile, seed, GOLDEN_STEPS, async_scheduling=True)
-            for profile in ASYNC_PROFILES
+            Case(kind, seed, GOLDEN_STEPS, async_scheduling=True)
+            for kind in ASYNC_KINDS
             for seed in range(GOLDEN_ASYNC_TRACES)
         ],
     )
 
 
-def record_cases(oracle: Oracle, profile: str, cases: Sequence[Case]) -> None:
+def record_cases(oracle: Oracle, name: str, cases: Sequence[Case]) -> None:
     """Record one file of golden traces."""
     traces = [case.trace for case in cases]
     recorded = []
@@ -245,16 +293,17 @@ def record_cases(oracle: Oracle, profile: str, cases: Sequence[Case]) -> None:
         if answer.error:
             raise OracleError(f"vLLM raised on {case.command}: {answer.error}")
         found = frozenset(features(trace, answer.lines))
-        recorded.append(Golden(case.profile, case.seed, trace, answer.lines, found))
+        recorded.append(Golden(case.kind, case.seed, trace, answer.lines, found))
     steps = sum(len(g.lines) for g in recorded)
     header = {
         "upstream": f"vllm {oracle.version}",
-        "commit": COMMIT,
-        "command": "python -m labkit conformance --record",
-        "profile": profile,
+        **({"commit": COMMIT} if oracle.version.startswith(VERSION) else {}),
+        "command": "python -m labkit conformance --record"
+        + (f" --profile {name}" if name in PROFILES else ""),
+        "kind": name,
         "steps": steps,
     }
-    path = golden.save(profile, header, recorded)
+    path = golden.save(name, header, recorded)
     size = path.stat().st_size
     print(f"{path.name:<24}{len(recorded):>4} traces {steps:>7,} steps {size:>8,} bytes")
 
@@ -267,25 +316,27 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     if options.policy:
         return _compare_policy(options)
+    environment = Environment.of(options.profile)
     try:
-        if options.install or options.wheel:
-            print("Installing vLLM's scheduler into .venv-upstream/ (some minutes) ...", flush=True)
-            install(options.wheel)
-        elif not installed():
-            print("vLLM's scheduler is not installed; installing it into .venv-upstream/ "
-                  "(2.5 GB, some minutes) ...", flush=True)  # fmt: skip
-            install()
-        with Oracle() as oracle:
-            if options.record:
+        if options.install or options.wheel or not environment.installed():
+            print(f"Installing the scheduler of vLLM {environment.vllm} into "
+                  f"{environment.folder.name}/ (2.5 GB, some minutes) ...", flush=True)  # fmt: skip
+            environment.install(options.wheel)
+        with Oracle(environment) as oracle:
+            if options.record and options.profile == PIN_PROFILE:
                 record(oracle)
-                return 0
-            return _compare(oracle, options)
+            elif options.record:
+                record_profile(oracle, options.profile)
+            else:
+                return _compare(oracle, options)
+            return 0
     except OracleError as error:
         print(error, file=sys.stderr)
         return 1
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    kinds = (*ALL_KINDS, *NEWER_KINDS)
     parser = argparse.ArgumentParser(
         "labkit conformance", description="Compare every decision with vLLM's own scheduler."
     )
@@ -294,7 +345,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--total", type=int, default=100_000, help="steps to compare with each loop"
     )
-    parser.add_argument("--profile", choices=ALL_PROFILES, help="one profile only")
+    parser.add_argument(
+        "--profile",
+        choices=(*PROFILES, *kinds),
+        default=PIN_PROFILE,
+        help="whose rules and which release; a kind is taken as well, for --kind",
+    )
+    parser.add_argument("--kind", choices=kinds, help="one kind of traces only")
     parser.add_argument("--seed", type=int, help="one trace only")
     parser.add_argument("--first-seed", type=int, default=1000, help="where the seeds begin")
     parser.add_argument("--steps", type=int, default=100, help="steps of one trace, about")
@@ -307,7 +364,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--coverage", action="store_true", help="print what the traces exercise")
     parser.add_argument("--policy", choices=POLICY_NAMES, help="a policy instead of vLLM V1's")
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="for failing traces")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.profile in kinds:  # what --kind was called before profiles were
+        options.kind, options.profile = options.profile, PIN_PROFILE
+    return options
 
 
 def _compare_policy(options: argparse.Namespace) -> int:
@@ -329,27 +389,28 @@ def _compare(oracle: Oracle, options: argparse.Namespace) -> int:
     """Both loops, or the one that is asked for; 1 at the first difference."""
     one = options.async_scheduling
     for is_async in (False, True) if one is None else (one,):
-        known = ASYNC_PROFILES if is_async else tuple(ALL_PROFILES)
-        profiles = [name for name in known if options.profile in (None, name)]
-        if not profiles:
-            print(f"{options.profile} does not go with late results: not replayed with them")
+        known = kinds_of(options.profile, is_async)
+        kinds = [name for name in known if options.kind in (None, name)]
+        if not kinds:
+            loop = "with late results" if is_async else "of this release"
+            print(f"{options.kind} is no kind {loop}; those are {', '.join(known)}")
             continue
         print(f"vLLM's {'AsyncScheduler' if is_async else 'Scheduler'}:\n", flush=True)
-        if _compare_loop(oracle, options, profiles, is_async):
+        if _compare_loop(oracle, options, kinds, is_async):
             return 1
     return 0
 
 
 def _compare_loop(
-    oracle: Oracle, options: argparse.Namespace, profiles: Sequence[str], is_async: bool
+    oracle: Oracle, options: argparse.Namespace, kinds: Sequence[str], is_async: bool
 ) -> int:
     tally = Tally(Counter(), Counter(), Counter())
     if options.seed is not None:
         cases: Iterable[Case] = [
-            Case(profile, options.seed, options.steps, is_async) for profile in profiles
+            Case(kind, options.seed, options.steps, is_async, options.profile) for kind in kinds
         ]
     else:
-        cases = endless_cases(profiles, options.first_seed, options.steps, is_async)
+        cases = endless_cases(kinds, options.first_seed, options.steps, is_async, options.profile)
         cases = until(cases, tally, options.total)
     started = time.perf_counter()
     try:

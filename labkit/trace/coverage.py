@@ -173,12 +173,12 @@ class _Walk:
             if victim != order[-1]:
                 found.add("scheduled-victim")
             order.remove(victim)
-        if not any(line["new_block_ids"].get(i) for i in order):  # nobody else wanted blocks
+        if not any(line["new_block_ids"].get(i) for i in order):  # no other request wanted blocks
             found.add("self-victim")
         return found
 
     def _was_scheduled(self, victim: str, order: list[str], line: Line) -> bool:
-        """Certain if nobody before the victim wanted blocks and somebody after it ran."""
+        """Certain if no request before the victim wanted blocks and one after it ran."""
         place = order.index(victim)
         wanted = any(line["new_block_ids"].get(i) for i in order[:place])
         return not wanted and any(i in line["scheduled"] for i in order[place + 1 :])

@@ -28,6 +28,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mini_vllm.config.profiles import PROFILES
 from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.json_files import parse_json
 
@@ -56,7 +57,7 @@ FEATURE_FIELDS: dict[str, tuple[str, ...]] = {
 }
 """What a step line says besides, by the key of the configuration that switches it on."""
 DESCRIPTIVE_FIELDS = ("config", "added")
-"""What a recording of the engine says about itself besides. Nobody compares by it."""
+"""What a recording of the engine says about itself besides. No comparison uses it."""
 
 
 class TraceError(ValueError):
@@ -96,6 +97,10 @@ class TraceConfig:
     delay_factor: float = 0.0
     watermark: float = 0.01
     async_scheduling: bool = False  # each step is planned before the one before is taken in
+    profile: str = "v0.22"  # the release of vLLM whose decisions are made
+    long_prefill_token_threshold_adaptive: bool = False
+    admission_watermark: float = 0.0  # `watermark` of the scheduler; the one above is V0's
+    prefix_cache_retention_interval: int | None = None  # null: as the profile has it
     groups: tuple[GroupSpec, ...] = ()  # what layers remember; `block_size` is that of the first
 
     def __post_init__(self) -> None:
@@ -120,6 +125,7 @@ CHOICES = {
     "connector": (None, "sync", "async"),
     "kv_load_failure_policy": ("recompute", "fail"),
     "preemption_mode": (None, "swap", "recompute"),
+    "profile": tuple(PROFILES),
 }
 
 

@@ -1,6 +1,6 @@
-"""Random traces, drawn from the profiles.
+"""Random traces, drawn from the kinds.
 
-The same profile, seed and size always give the same trace. No trace holds what mini_vllm does
+The same kind, seed and size always give the same trace. No trace holds what mini_vllm does
 differently from vLLM on purpose (`deliberate_difference`): those have trace files of their own.
 """
 
@@ -23,7 +23,8 @@ from labkit.trace.format import (
     prompt_tokens,
     sample_token,
 )
-from labkit.trace.profiles import ALL_PROFILES, Shape, image_of
+from labkit.trace.kinds import ALL_KINDS, NEWER_KINDS, Shape, held_at_most, image_of
+from mini_vllm.config.profiles import PROFILES
 
 
 def deliberate_difference(trace: Trace) -> str | None:
@@ -34,6 +35,11 @@ def deliberate_difference(trace: Trace) -> str | None:
         return "chunked_image: vLLM splits images although it is told not to"
     if trace.config.connector == "sync" and _shares_lost_blocks(trace):
         return "remote-holders: two requests hold a block that did not arrive"
+    if _cuts_padding(trace.config):
+        return "cut_padding: vLLM asserts that placeholders of drafts are never cut"
+    adds = [event for event in trace.events if isinstance(event, Add)]
+    if _orders_lost_blocks(trace.config) and any(a.external and a.external.invalid for a in adds):
+        return "remote-holders: blocks that did not arrive are freed as blocks without a hash"
     for event in trace.events:
         if isinstance(event, Add):
             reason = _difference(event, trace.config)
@@ -55,10 +61,16 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
         return "prompt_length: the prompt leaves no room for an output token"
     if event.images and config.policy == "priority" and _may_preempt(config):
         return "encoder_refund: a victim's image counts as encoded"
-    chunk = config.long_prefill_token_threshold or total
+    chunk = _always_cut_to(config) or total
     if not config.enable_chunked_prefill and min(total - 1, chunk) > config.max_num_batched_tokens:
         return "no_progress: it never fits the budget in one piece"
     return None
+
+
+def _always_cut_to(config: TraceConfig) -> int:
+    """Tokens of a request that one step computes at most, also beside others; 0: all."""
+    uncapped = PROFILES[config.profile].lone_prefill_uncapped
+    return 0 if uncapped else config.long_prefill_token_threshold
 
 
 def _shares_lost_blocks(trace: Trace) -> bool:
@@ -83,24 +95,61 @@ def prompt_length(event: Add) -> int:
     return event.prompt.len if isinstance(event.prompt, Prompt) else len(event.prompt)
 
 
-def generate(profile: str, seed: int, steps: int = 100) -> Trace:
-    """Make a trace of about `steps` steps.
+def generate(kind: str, seed: int, steps: int = 100, profile: str = "v0.22") -> Trace:
+    """Make a trace of about `steps` steps, to be decided as the release of a profile does.
 
     Raises:
-        ValueError: there is no such profile.
+        ValueError: there is no such kind.
     """
-    if profile not in ALL_PROFILES:
-        raise ValueError(f"no profile {profile!r}; it must be one of {', '.join(ALL_PROFILES)}")
-    rng = Random(f"{profile}/{seed}/{steps}")
-    shape = ALL_PROFILES[profile](rng)
+    shapes = ALL_KINDS | NEWER_KINDS
+    if kind not in shapes:
+        raise ValueError(f"no kind {kind!r}; it must be one of {', '.join(shapes)}")
+    rng = Random(f"{kind}/{seed}/{steps}")
+    shape = shapes[kind](rng)
+    shape = _agreeing(replace(shape, config=replace(shape.config, profile=profile)))
     builder = _Builder(rng, shape)
     while builder.steps < steps:
         builder.advance()
     trace = Trace(shape.config, (*builder.events, Drain(shape.drain)))
     reason = deliberate_difference(trace)
     if reason:
-        raise AssertionError(f"generator: profile {profile}, seed {seed}: {reason}")
+        raise AssertionError(f"generator: kind {kind}, seed {seed}: {reason}")
     return trace
+
+
+def _agreeing(shape: Shape) -> Shape:
+    """The shape without what is a difference under the rules of its profile only."""
+    config = shape.config
+    if _orders_lost_blocks(config):
+        shape = replace(shape, lost=0.0)
+    if _cuts_padding(config):
+        shape = replace(shape, config=replace(config, long_prefill_token_threshold=0))
+    if config.groups and PROFILES[config.profile].windows_outlast_late_tokens:
+        shape = replace(shape, config=replace(config, num_gpu_blocks=_room_for_two_plans(config)))
+    return shape
+
+
+def _room_for_two_plans(config: TraceConfig) -> int:
+    """Blocks, so that one request fits beside a second plan on its way."""
+    budget, length = config.max_num_batched_tokens, config.max_model_len
+    one, two = (
+        sum(held_at_most(group, tokens, length) for group in config.groups)
+        for tokens in (budget, 2 * budget)
+    )
+    return config.num_gpu_blocks + two - one
+
+
+def _orders_lost_blocks(config: TraceConfig) -> bool:
+    """Whether blocks that did not arrive are freed to another place than in vLLM: there they keep
+    their hash until they are computed again."""
+    keeps_hash = config.connector == "sync" and config.kv_load_failure_policy == "recompute"
+    return keeps_hash and PROFILES[config.profile].unhashed_blocks_first
+
+
+def _cuts_padding(config: TraceConfig) -> bool:
+    """Whether the cap of a prefill cuts placeholders of drafts: an assertion in vLLM."""
+    cap, rules = config.long_prefill_token_threshold, PROFILES[config.profile]
+    return rules.first_decode_padded and 0 < cap <= config.num_speculative_tokens
 
 
 class _Builder:
@@ -148,7 +197,7 @@ class _Builder:
         most = min(slots, config.max_model_len - 1)
         if config.num_speculative_tokens:  # drafts lie behind the text, in slots too
             most = max(1, min(most, slots - _draft_slots(config)))
-        if not config.enable_chunked_prefill and config.long_prefill_token_threshold == 0:
+        if not config.enable_chunked_prefill and _always_cut_to(config) == 0:
             most = min(most, config.max_num_batched_tokens)
         prompt = self._prompt(most)
         length = len(prompt) if isinstance(prompt, tuple) else prompt.len

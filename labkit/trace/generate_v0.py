@@ -1,7 +1,7 @@
 """Random traces for the policies of vLLM V0's kind.
 
 None of them holds what ours do differently on purpose (`upstream_notes/POLICIES.md`): a request
-always fits the pool and the host, nobody is swapped out under "priority", and no prompt finds
+always fits the pool and the host, no request is swapped out under "priority", and no prompt finds
 another's blocks.
 """
 

@@ -17,11 +17,12 @@ from typing import Any
 from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, render
 from labkit.trace.format import Trace, parse_trace
-from labkit.trace.profiles import ALL_PROFILES, PROFILES
+from labkit.trace.kinds import ALL_KINDS, KINDS
 from labkit.trace.runner import Line, ReferenceSubject, replay
+from mini_vllm.config.profiles import PROFILES
 
 ASYNC = "async"
-"""The file of traces that are replayed with late results; they are of several profiles."""
+"""The file of traces that are replayed with late results; they are of several kinds."""
 FOLDER = ROOT / "tests" / "conformance" / "golden"
 
 
@@ -29,7 +30,7 @@ FOLDER = ROOT / "tests" / "conformance" / "golden"
 class Golden:
     """One recorded replay: the trace, vLLM's step lines, and what it exercises (`coverage`)."""
 
-    profile: str
+    kind: str
     seed: int
     trace: Trace
     lines: list[Line]
@@ -37,33 +38,33 @@ class Golden:
 
     @property
     def name(self) -> str:
-        return f"{self.profile}-{self.seed}"
+        return f"{self.kind}-{self.seed}"
 
 
 def select(
-    profile: str | Collection[str] | None = None,
+    kind: str | Collection[str] | None = None,
     having: Collection[str] = (),
     without: Collection[str] = (),
     limit: int | None = None,
 ) -> list[Golden]:
-    """Recorded traces, in the order of profile and seed.
+    """Recorded traces, in the order of kind and seed.
 
     Args:
-        profile: one profile, several, or None for all but those of features.
+        kind: one kind, several, or None for all but those of features.
         having: keep those that show all of these features.
         without: ... and none of these.
         limit: keep the first so many.
 
     Raises:
-        ValueError: a profile or feature is unknown.
+        ValueError: a kind or feature is unknown.
     """
     from labkit.trace.coverage import FEATURES
 
     unknown = [f for f in (*having, *without) if f not in FEATURES]
     if unknown:
         raise ValueError(f"no feature {unknown[0]!r}; it must be one of {', '.join(FEATURES)}")
-    profiles = [profile] if isinstance(profile, str) else list(profile or PROFILES)
-    found = [golden for name in profiles for golden in load(name)]
+    kinds = [kind] if isinstance(kind, str) else list(kind or KINDS)
+    found = [golden for name in kinds for golden in load(name)]
     found = [g for g in found if g.features.issuperset(having) and not g.features & set(without)]
     return found[:limit]
 
@@ -82,35 +83,35 @@ def mismatch(golden: Golden, name: str = "yours") -> str | None:
 
 
 @cache
-def load(profile: str) -> tuple[Golden, ...]:
-    """All recorded traces of one profile, or of `ASYNC`."""
-    if profile != ASYNC and profile not in ALL_PROFILES:
-        raise ValueError(f"no profile {profile!r}; it must be one of {', '.join(ALL_PROFILES)}")
-    return tuple(_golden(profile, record) for record in _records(profile)[1:])
+def load(kind: str) -> tuple[Golden, ...]:
+    """All recorded traces of one kind, or of several: `ASYNC`, or a profile but the pin's."""
+    if kind not in (ASYNC, *list(PROFILES)[1:], *ALL_KINDS):
+        raise ValueError(f"no kind {kind!r}; it must be one of {', '.join(ALL_KINDS)}")
+    return tuple(_golden(kind, record) for record in _records(kind)[1:])
 
 
-def facts(profile: str) -> dict[str, Any]:
+def facts(kind: str) -> dict[str, Any]:
     """What was recorded: upstream's version and commit, and the command."""
-    return _records(profile)[0]
+    return _records(kind)[0]
 
 
-def _records(profile: str) -> list[dict[str, Any]]:
-    text = lzma.decompress((FOLDER / f"{profile}.jsonl.xz").read_bytes()).decode()
+def _records(kind: str) -> list[dict[str, Any]]:
+    text = lzma.decompress((FOLDER / f"{kind}.jsonl.xz").read_bytes()).decode()
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _golden(profile: str, record: dict[str, Any]) -> Golden:
-    profile = record.get("profile", profile)
-    trace = parse_trace(record["trace"], f"golden {profile}-{record['seed']}")
-    return Golden(profile, record["seed"], trace, record["lines"], frozenset(record["features"]))
+def _golden(kind: str, record: dict[str, Any]) -> Golden:
+    kind = record.get("kind", kind)
+    trace = parse_trace(record["trace"], f"golden {kind}-{record['seed']}")
+    return Golden(kind, record["seed"], trace, record["lines"], frozenset(record["features"]))
 
 
-def save(profile: str, header: dict[str, Any], goldens: Iterable[Golden]) -> Path:
-    """Write one profile's file, whole or not at all."""
+def save(kind: str, header: dict[str, Any], goldens: Iterable[Golden]) -> Path:
+    """Write one kind's file, whole or not at all."""
     records = [header] + [
         {
             "seed": g.seed,
-            **({"profile": g.profile} if g.profile != profile else {}),
+            **({"kind": g.kind} if g.kind != kind else {}),
             "features": sorted(g.features),
             "trace": g.trace.to_dict(),
             "lines": g.lines,
@@ -118,7 +119,7 @@ def save(profile: str, header: dict[str, Any], goldens: Iterable[Golden]) -> Pat
         for g in goldens
     ]
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    path = FOLDER / f"{profile}.jsonl.xz"
+    path = FOLDER / f"{kind}.jsonl.xz"
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))

@@ -40,9 +40,10 @@ class GroupWatch:
             return answer
 
         def get_computed_blocks(request: Any) -> Any:
-            blocks, num_tokens = look_up(request)
+            answer = look_up(request)
+            blocks, num_tokens = answer[:2]  # newer releases also tell where a shared prefix ends
             self.hits[request.request_id] = [num_tokens, *ids_of(blocks)]
-            return blocks, num_tokens
+            return answer
 
         pool.free_blocks = free_blocks
         setattr(pool, evict, evict_block)

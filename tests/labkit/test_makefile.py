@@ -16,9 +16,10 @@ from labkit.setup import slips
 
 PROMISED = """setup demo test lint test-fast test-full lab-% trace-diff-% watch-% hint-%
     diff-% reset-% read-% notebook-% run-% grade-% progress doctor check-kernel upstream
-    cite-check conformance arena inspect bench bench-scheduler chat serve gpu-report
+    cite-check conformance arena inspect bench bench-scheduler families chat serve gpu-report
     grade-class export student-dist suite-quality prove-% docs update undo book clean help
-    hunt-% change-% quiz-% portfolio review""".split()
+    hunt-% change-% quiz-% interview-% maintain maintain-% portfolio review real-vllm
+    profile tune""".split()
 HASTE = ["lab", "%"]
 """What one types in haste; not listed."""
 

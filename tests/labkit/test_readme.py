@@ -78,7 +78,9 @@ def test_every_command_exists(document: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"(?m)^([a-z-]+(?:-%)?):(?!=)", makefile))
     called = re.findall(r"(?m)(?:^|`|\$ )(?:LAB=\w+ )?make ([a-z-]+(?:\d\d|NN)?)", text)
-    assert {re.sub(r"-(\d\d|NN)$", "-%", target) for target in called} <= targets
+    words = {"maintain-check": "maintain-%"}  # a word that this pattern knows beside numbers
+    named = {words.get(target, re.sub(r"-(\d\d|NN)$", "-%", target)) for target in called}
+    assert named <= targets
     assert set(re.findall(r"python3? -m labkit ([a-z][\w-]*)", text)) <= set(COMMANDS)
 
 

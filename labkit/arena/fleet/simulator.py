@@ -9,7 +9,7 @@
 Every machine pays the arena's prices (:mod:`labkit.arena.cost`); a link pays those that
 `python -m benchmarks.bench_link` measured between two engines. A prefill machine's future is known
 when a prompt is given to it, so it is two numbers. A decode machine is brought up to date when
-somebody looks at it. Nothing is drawn by chance but the story, so a run repeats exactly.
+it is looked at. Nothing is drawn by chance but the story, so a run repeats exactly.
 
 What is left out: layers that travel while others are computed, machines that fail, and users who
 go away.

@@ -73,7 +73,7 @@ def agents(rng: random.Random, speed: float) -> Iterator[Arrival]:
 
 
 def documents(rng: random.Random, speed: float) -> Iterator[Arrival]:
-    """Long prompts that nobody has seen, among short questions."""
+    """Long prompts that come once, among short questions."""
     text, now = Text(), 0.0
     while True:
         now += rng.expovariate(DOCUMENT_RATE * speed)

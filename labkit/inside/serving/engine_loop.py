@@ -97,7 +97,7 @@ class Mailbox(queue.Queue):  # type: ignore[type-arg]
         if timeout is not None:
             self.diary.append(["slept with a timeout"])
         if not self.later:
-            raise Stuck("it sleeps, and nobody will wake it")
+            raise Stuck("it sleeps, and no message will wake it")
         return self.later.pop(0)
 
 
@@ -152,12 +152,17 @@ def make_loop(running: dict[str, int], messages: Sequence[Any], later: Sequence[
 
 
 def sent_by(sent: queue.Queue[Any]) -> list[Any]:
-    """What a loop has sent: `[id, finish reason, stop reason]` of each output, or an answer."""
+    """What a loop has sent: `[id, finish reason, what went wrong]` of each output, or an answer.
+
+    Older answers to the task write what went wrong as the stop reason; it is taken there, too.
+    """
     found: list[Any] = []
     while not sent.empty():
         kind, content = sent.get()
         if kind.name == "OUTPUTS":
-            found += [[o.request_id, o.finish_reason, o.stop_reason] for o in content.outputs]
+            for o in content.outputs:
+                why = o.stop_reason if o.failure is None else o.failure.message
+                found.append([o.request_id, o.finish_reason, why])
         else:
             found.append([kind.name, content.call_id, content.error])
     return found

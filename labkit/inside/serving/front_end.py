@@ -18,7 +18,7 @@ class ToyClient:
         self.diary, self.dead = diary, None
         self.aborted: list[str] = []
         self.info = SimpleNamespace(
-            vocab_size=2048, max_model_len=32, num_usable_blocks=64, block_size=16
+            vocab_size=2048, max_model_len=32, num_usable_blocks=64, block_size=16, capacity=1024
         )
         self.coming: asyncio.Queue[Any] = asyncio.Queue()
         self.watched: Any = lambda request_id: True
@@ -28,7 +28,7 @@ class ToyClient:
         self.diary.append(["sent", len(request.prompt_token_ids), known])
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
-        if request_ids:  # nobody to end is no message
+        if request_ids:  # no request to end is no message
             self.diary.append(["abort", len(request_ids)])
             self.aborted += request_ids
 
@@ -263,7 +263,7 @@ def slice_of_outputs(lines: Sequence[Any], stopped: Sequence[str] = ()) -> dict[
             return changed
 
     def told(what: str, request_ids: Sequence[str]) -> None:
-        if request_ids:  # to end nobody is to do nothing
+        if request_ids:  # to end no request is to do nothing
             diary.append([what, list(request_ids)])
 
     engine = make_engine(diary)

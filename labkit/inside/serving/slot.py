@@ -61,7 +61,7 @@ def merge(aggregate: bool, outputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Bell(asyncio.Event):
-    """An event that notices when somebody asks it for ever and it is always set."""
+    """An event that notices when it is asked for ever and it is always set."""
 
     spins = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 TURNS = 60
-"""Turns of the event loop after which whoever has not come back never will."""
+"""Turns of the event loop after which a task that has not come back never will."""
 SPINS = 200
 """Waits that return at once, after which a loop is called endless."""
 

@@ -10,6 +10,8 @@
     masking.py     for the kernel of `kernels/bitmask.py`
     judging.py     for the kernel of `kernels/rejection.py`
     lora.py        for the kernels of `lora/triton_ops.py`
+    experts.py     for the kernel of `kernels/grouped_gemm.py`
+    products.py    for the kernel of `kernels/dense_gemm.py`
     quantized.py   for the kernels of `kernels/quantized_kernels.py`
     rules.py       what the tensors of a case obey
     large.py       problems of the size that an engine meets, for timing on a GPU
@@ -25,19 +27,23 @@ import torch
 
 from labkit.kernels.cases.decode import CASES as DECODE_CASES
 from labkit.kernels.cases.draw import Case, Draw, Setup
+from labkit.kernels.cases.experts import CASES as EXPERT_CASES
 from labkit.kernels.cases.judging import CASES as JUDGING_CASES
 from labkit.kernels.cases.lora import CASES as LORA_CASES
 from labkit.kernels.cases.masking import CASES as MASKING_CASES
 from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
 from labkit.kernels.cases.prefill import CASES as PREFILL_CASES
+from labkit.kernels.cases.products import CASES as PRODUCT_CASES
 from labkit.kernels.cases.quantized import CASES as QUANTIZED_CASES
 from labkit.kernels.cases.storing import CASES as STORING_CASES
 from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
+from mini_vllm.kernels.experts import SPECS as EXPERT_SPECS
 from mini_vllm.kernels.judging import SPECS as JUDGING_SPECS
 from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.kernels.lora import SPECS as LORA_SPECS
 from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
+from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
 
 SPECS: dict[str, KernelSpec] = {
@@ -45,10 +51,12 @@ SPECS: dict[str, KernelSpec] = {
     for specs in (
         ATTENTION_SPECS,
         POINTWISE_SPECS,
+        PRODUCT_SPECS,
         QUANTIZED_SPECS,
         LORA_SPECS,
         MASKING_SPECS,
         JUDGING_SPECS,
+        EXPERT_SPECS,
     )
     for spec in specs
 }
@@ -57,10 +65,12 @@ CASES = {
     **DECODE_CASES,
     **PREFILL_CASES,
     **POINTWISE_CASES,
+    **PRODUCT_CASES,
     **QUANTIZED_CASES,
     **LORA_CASES,
     **MASKING_CASES,
     **JUDGING_CASES,
+    **EXPERT_CASES,
 }
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mini_vllm.kernels.moe_layout import moe_align_block_size, rows_tile
+
 HEADS, KV_HEADS, DIM, HIDDEN, INTERMEDIATE, BLOCK = 16, 8, 128, 1024, 3072, 16
 DTYPE = torch.bfloat16
 
@@ -190,6 +192,19 @@ def per_token(tokens: int) -> Callable[..., dict[str, Any]]:
     return make
 
 
+def dense(tokens: int) -> Callable[..., dict[str, Any]]:
+    """The gate and up projection of a layer."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        return dict(
+            x=_normal(generator, device, tokens, HIDDEN),
+            weight=_normal(generator, device, 2 * INTERMEDIATE, HIDDEN),
+            output=torch.empty(tokens, 2 * INTERMEDIATE, dtype=DTYPE, device=device),
+        )
+
+    return make
+
+
 def w8a8(tokens: int) -> Callable[..., dict[str, Any]]:
     def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
         return dict(
@@ -288,6 +303,26 @@ def judged(requests: int, drafts: int, vocab_size: int = 151_936) -> Callable[..
     return make
 
 
+def grouped(tokens: int, experts: int = 128, top_k: int = 8) -> Callable[..., dict[str, Any]]:
+    """The first product of a layer of Qwen3-30B-A3B, whose experts are drawn evenly."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        size, inner = 2048, 768
+        scores = torch.rand(tokens, experts, generator=generator, device=device)
+        tile = rows_tile(tokens * top_k, experts)
+        sorted_ids, expert_ids, _ = moe_align_block_size(scores.topk(top_k).indices, tile, experts)
+        return dict(
+            x=_normal(generator, device, tokens, size),
+            weight=_normal(generator, device, experts, 2 * inner, size),
+            sorted_ids=sorted_ids,
+            expert_ids=expert_ids,
+            top_k=top_k,
+            output=torch.empty(tokens * top_k, 2 * inner, dtype=DTYPE, device=device),
+        )
+
+    return make
+
+
 LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
@@ -300,6 +335,8 @@ LARGE = (
     Large("silu_mul", "16,384 tokens", silu(16384)),
     Large("apply_token_bitmask", "64 rows of 151,936 tokens", masked(64)),
     Large("per_token_quant_int8", "16,384 tokens", per_token(16384)),
+    Large("gemm", "16 tokens", dense(16)),
+    Large("gemm", "2,048 tokens", dense(2048)),
     Large("w8a8_gemm", "16 tokens", w8a8(16)),
     Large("w8a8_gemm", "2,048 tokens", w8a8(2048)),
     Large("w4a16_gemm", "1 token", w4a16(1)),
@@ -311,6 +348,8 @@ LARGE = (
     Large("lora_shrink", "8,192 rows of 4 adapters", shrink(8192, 4)),
     Large("lora_expand", "128 rows of 32 adapters", expand(128, 32)),
     Large("lora_expand", "8,192 rows of 4 adapters", expand(8192, 4)),
+    Large("grouped_gemm", "16 tokens, 8 of 128 experts each", grouped(16)),
+    Large("grouped_gemm", "4,096 tokens, 8 of 128 experts each", grouped(4096)),
 )
 
 

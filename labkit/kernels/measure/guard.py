@@ -1,4 +1,4 @@
-"""Tensors between guard bands: on a GPU nobody watches a kernel, but it leaves traces.
+"""Tensors between guard bands: on a GPU no watcher sees a kernel, but it leaves traces.
 
     | band, 64 KiB of 0xFF | the tensor, its gaps filled with 0xFF | band, 64 KiB of 0xFF |
 

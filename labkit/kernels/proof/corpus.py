@@ -84,6 +84,10 @@ class Cheat:
     covered: str = ""
 
 
+UNTAUGHT: frozenset[str] = frozenset()
+"""Kernels that no phase has as a task: none is handed in, so there are no others to judge."""
+
+
 def honest() -> list[Honest]:
     """Each correct file with each kernel that its module holds."""
     found = []
@@ -121,8 +125,9 @@ def usual_of(spec: str) -> dict[str, dict[str, list[int | float]]]:
 def changes() -> dict[str, tuple[Mutation, tuple[str, ...]]]:
     """Every change of our kernels by its name, with the specs that launch what it changes."""
     found = {}
-    for module in dict.fromkeys(spec.module for spec in SPECS.values()):
-        specs = [spec for spec in SPECS.values() if spec.module == module]
+    taught = [spec for spec in SPECS.values() if spec.name not in UNTAUGHT]
+    for module in dict.fromkeys(spec.module for spec in taught):
+        specs = [spec for spec in taught if spec.module == module]
         usual = {name: values for spec in specs for name, values in usual_of(spec.name).items()}
         for mutation in mutations(reference_source(specs[0]), usual):
             users = tuple(spec.name for spec in specs if mutation.kernel in spec.kernels)

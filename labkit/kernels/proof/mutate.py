@@ -6,8 +6,8 @@ precision, a softmax without its maximum, a store or a rescaling left out, work 
 holds for the shapes that one has in mind only: an argument that is ignored, be it in one branch, a
 length or a size that has a limit, few heads, offsets of 32 bits at any place, positions and slots
 that float32 or 16 bits do not tell apart, a finite number for infinity, a number that is rounded
-early, or goes by way of float16. Nobody chose the places, so the survivors say what a checker
-misses without anybody having thought of it.
+early, or goes by way of float16. The places are not chosen by hand, so the survivors
+say what a checker misses that no author thought of.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class _Changes:
         if symbol in ("*", "/") and self._has_numbers(node):
             yield "early rounding", self._rounded(node)
         yield "left out", left
-        if "_ptr" not in left:  # without its tensor an address is no mistake that anybody makes
+        if "_ptr" not in left:  # without its tensor an address is no mistake that is made
             yield "left out", right
 
     def _is_offset(self, node: ast.BinOp) -> bool:

@@ -62,6 +62,24 @@ FEATURE_BUGS = (
         "    first = tl.load(x_ptr + column, mask=inside, other=0.0).to(tl.float32)\n"
         "    scale = tl.maximum(tl.max(tl.abs(first), axis=0)", "values", "row",
     ),
+    # ------------------------------------------------------------ gemm
+    Bug(
+        "gemm", "the sum is kept in half precision", "acc=total, input_precision",
+        "acc=total.to(tl.bfloat16).to(tl.float32), input_precision", "values", "long",
+    ),
+    Bug(
+        "gemm", "columns behind the last are taken along",
+        "is_token[:, None] & inside[None, :], is_row[:, None] & inside[None, :]",
+        "is_token[:, None], is_row[:, None]", "oob", "prime",
+    ),
+    Bug(
+        "gemm", "the tokens' stride is taken for K", "token[:, None] * x_stride",
+        "token[:, None] * K", "values", "tile",
+    ),
+    Bug(
+        "gemm", "only the first tile of columns is added", "range(0, K, COLUMN_TILE)",
+        "range(0, COLUMN_TILE, COLUMN_TILE)", "values", "over",
+    ),
     # ------------------------------------------------------------ w8a8_gemm
     Bug(
         "w8a8_gemm", "the sum is kept in half precision", "total.to(tl.float32) * x_scale",
@@ -220,5 +238,22 @@ FEATURE_BUGS = (
     Bug(
         "lora_expand", "all slices use the first one's h",
         "(slice_id * total_tokens + row[:, None])", "row[:, None]", "values", "gqa",
+    ),
+    # ------------------------------------------------------------ grouped_gemm
+    Bug(
+        "grouped_gemm", "the rows of a tile are taken as they are sorted",
+        "pair = tl.load(sorted_ids_ptr + place).to(tl.int64)", "pair = place", "values", "segments",
+    ),
+    Bug(
+        "grouped_gemm", "an idle tile is computed", "if expert >= 0:", "if expert >= -1:",
+        "stale_read", "idle",
+    ),
+    Bug(
+        "grouped_gemm", "a pair takes the row of its own number",
+        "pair[:, None] // TOP_K * x_stride", "pair[:, None] * x_stride", "oob", "pairs",
+    ),
+    Bug(
+        "grouped_gemm", "what fills up a tile is taken for a pair", "pair < num_pairs",
+        "pair <= num_pairs", "oob", "over",
     ),
 )  # fmt: skip

@@ -194,6 +194,10 @@ def w8a8_gemm(problem: Problem) -> dict[str, Tensor]:
     return {"output": total * problem["x_scale"].double() * problem["weight_scale"].double().T}
 
 
+def gemm(problem: Problem) -> dict[str, Tensor]:
+    return {"output": problem["x"].double() @ problem["weight"].double().T}
+
+
 def w4a16_gemm(problem: Problem, round_weight: bool = True) -> dict[str, Tensor]:
     """Column k of a row is nibble k % 8 of word k // 8; its group is k // (K / G)."""
     x, scale = problem["x"], problem["scale"]
@@ -304,6 +308,24 @@ def lora_expand(problem: Problem, round_h: bool = False) -> dict[str, Tensor]:
     return {"y": y}
 
 
+def grouped_gemm(problem: Problem) -> dict[str, Tensor]:
+    """Pair p of expert e is row p // top_k of x times the weight of e.
+
+    Of a big result only the columns of a weight that is not 0 are given.
+    """
+    weight, num_pairs = problem["weight"], len(problem["output"])
+    tile = len(problem["sorted_ids"]) // len(problem["expert_ids"])
+    is_big = problem["output"].numel() > COMPACT_ABOVE
+    column = weight[0].any(-1).nonzero().flatten() if is_big else slice(None)
+    rows: dict[int, Tensor] = {}
+    for index, expert in enumerate(problem["expert_ids"].tolist()):
+        pairs = problem["sorted_ids"][index * tile : (index + 1) * tile].tolist()
+        for pair in (pair for pair in pairs if expert >= 0 and pair < num_pairs):
+            x = problem["x"][pair // problem["top_k"]].double()
+            rows[pair] = weight[expert, column].double() @ x
+    return {"output": torch.stack([rows[pair] for pair in sorted(rows)])}
+
+
 ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "store_kv": store_kv,
     "paged_decode": paged_decode,
@@ -315,6 +337,7 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "silu_mul": silu_mul,
     "apply_token_bitmask": apply_token_bitmask,
     "per_token_quant_int8": per_token_quant_int8,
+    "gemm": gemm,
     "w8a8_gemm": w8a8_gemm,
     "w4a16_gemm": w4a16_gemm,
     "store_kv_int8": store_kv_int8,
@@ -322,6 +345,7 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "rejection_random_sample": rejection_random_sample,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
+    "grouped_gemm": grouped_gemm,
 }
 
 

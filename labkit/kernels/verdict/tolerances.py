@@ -110,9 +110,11 @@ ROUNDED_ONCE = frozenset(
         "rms_norm",
         "rope",
         "silu_mul",
+        "gemm",
         "w8a8_gemm",
         "w4a16_gemm",
         "lora_expand",
+        "grouped_gemm",
     }
 )
 """Kernels whose half-precision outputs are float64's, rounded once, in every case. Attention rounds
@@ -173,6 +175,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
     ("per_token_quant_int8", "traffic"): Efficiency(1.0),
+    ("gemm", "traffic"): Efficiency(1.11, flops=1.0),
     ("w8a8_gemm", "traffic"): Efficiency(1.1, flops=1.0),
     ("w4a16_gemm", "traffic"): Efficiency(1.34, flops=1.0),
     ("store_kv_int8", "traffic"): Efficiency(1.01),
@@ -182,6 +185,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),
     ("lora_expand", "traffic-gqa"): Efficiency(1.02, flops=2.67),
+    ("grouped_gemm", "traffic"): Efficiency(1.11, flops=1.0),
 }
 """`tl.dot` takes no tile with a side below 16, so few heads in a group cost FLOPs for nothing; a
 prefill reads keys once for each tile of queries; a norm reads its weight for each row."""

@@ -70,7 +70,7 @@ class RunningProgram:
             raise EndlessError(f"has gone on for {self.patience * LONG_PATIENCE:,} steps")
 
     def may_print(self) -> bool:
-        """Whether one tile more is printed: thousands take minutes, and nobody reads them."""
+        """Whether one tile more is printed: thousands take minutes, and are not read."""
         self.printed += 1
         if self.printed == PRINTED + 1:
             print(f"tl.device_print: the rest, after the first {PRINTED} times, is left out")

@@ -150,10 +150,32 @@ def hashed(rng: Random) -> Question:
     )
 
 
+def turns(rng: Random) -> Question:
+    prompt, output, budget = rng.randint(2, 30), rng.randint(1, 9), rng.choice((4, 8, 16))
+
+    def engine() -> int:
+        from labkit.inside.loop import CountingEngine
+        from mini_vllm.engine.step import step
+
+        limits = {"max_num_batched_tokens": budget, "max_num_seqs": 4}
+        engine = CountingEngine({"r": (prompt, output)}, 40, **limits)
+        return len(engine.run(step))
+
+    return Question(
+        f"A lone request with {prompt} tokens of prompt wants {output} tokens; a step computes {budget}"
+        " tokens at most. How often is step called until has_requests says no?",
+        engine,
+        lambda: -(-prompt // budget) + output,
+        "Chunks of the prompt; the last samples the first token, each further step one more. Then one"
+        " turn tells the workers who has finished.",
+    )
+
+
 KINDS = {
     "may-change": may_change,
     "walked": walked,
     "reasons": reasons,
     "to-compute": to_compute,
     "hashed": hashed,
+    "turns": turns,
 }

@@ -149,7 +149,9 @@ def clamped(rng: Random) -> Question:
         from mini_vllm.core.scheduler import Scheduler
 
         config = SimpleNamespace(long_prefill_token_threshold=threshold)
-        scheduler: Any = SimpleNamespace(scheduler_config=config, max_model_len=longest)
+        scheduler: Any = SimpleNamespace(
+            scheduler_config=config, max_model_len=longest, long_prefill_cap=threshold
+        )
         return Scheduler._clamp_new_tokens(scheduler, wanted, computed, budget)
 
     limits = [wanted, budget, longest - 1 - computed] + [threshold] * bool(threshold)

@@ -111,10 +111,70 @@ def turned(rng: Random) -> Question:
     )
 
 
+MODES = {
+    "NONE": ("NONE", "NONE"),
+    "PIECEWISE": ("PIECEWISE", "PIECEWISE"),
+    "FULL": ("FULL", "FULL"),
+    "FULL_DECODE_ONLY": ("FULL", "NONE"),
+    "FULL_AND_PIECEWISE": ("FULL", "PIECEWISE"),
+}
+"""Graphs of decodes, and of all other steps."""
+
+
+def served(rng: Random) -> Question:
+    mode, decodes, tokens = rng.choice(sorted(MODES)), rng.random() < 0.5, rng.randint(1, 40)
+    what = f"{tokens} decodes" if decodes else f"{tokens} tokens, a prompt among them"
+
+    def engine() -> str:
+        from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch
+
+        sizes = (1, 2, 4, 8, 16, 24, 32)
+        kind, padded = dispatch(CUDAGraphMode[mode], sizes, 64, tokens, decodes)
+        return f"{kind.name} {padded.num_tokens}"
+
+    def by_hand() -> str:
+        kind = MODES[mode][not decodes] if tokens <= 32 else "NONE"
+        rows = tokens if tokens <= 2 else 4 if tokens <= 4 else -(-tokens // 8) * 8
+        return f"{kind} {tokens if kind == 'NONE' else rows}"
+
+    return Question(
+        f"cudagraph_mode is {mode}; there are graphs of 1, 2, 4, 8, 16, 24 and 32 tokens, and at most 64"
+        f" requests. A step has {what}. Which kind of graph serves it, and how many tokens does it"
+        " run? (such as FULL 8; NONE and the tokens as they are, if none does)",
+        engine,
+        by_hand,
+        "The next size; decodes have the first of a mode's two kinds, other steps the second.",
+    )
+
+
+def moved(rng: Random) -> Question:
+    tokens, rows, columns = (rng.choice((16, 64, 128)) for _ in range(3))
+
+    def engine() -> int:
+        from mini_vllm.kernels.intensity import product_bytes
+
+        return product_bytes(tokens, rows, columns, 16, 64, 2)
+
+    def by_hand() -> int:
+        along_rows = 2 if rows > 64 else 1
+        numbers = tokens * columns * along_rows + rows * columns * (tokens // 16) + tokens * rows
+        return 2 * numbers
+
+    return Question(
+        f"[{tokens}, {columns}] times [{rows}, {columns}] in bfloat16, tiles of 16 tokens and 64 rows. How"
+        " many bytes do all programs read and write, without caches?",
+        engine,
+        by_hand,
+        "x once for each tile of rows, the weight once for each tile of tokens, the results once.",
+    )
+
+
 KINDS = {
     "bucket": bucket,
     "padding": padding,
     "graphs": graphs,
     "norm": norm,
     "turned": turned,
+    "served": served,
+    "moved": moved,
 }

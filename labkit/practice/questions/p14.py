@@ -148,10 +148,33 @@ def buckets(rng: Random) -> Question:
     )
 
 
+def kept(rng: Random) -> Question:
+    size, tokens = rng.choice((4, 8, 16)), rng.randint(8, 90)
+    changed = rng.choice((None, rng.randrange(tokens)))
+
+    def engine() -> int:
+        from mini_vllm.engine.chat_turns import shared_blocks
+
+        before, after = list(range(tokens)), list(range(tokens))
+        if changed is not None:
+            after[changed] = -1
+        return shared_blocks(before, after, size)
+
+    where = "the same" if changed is None else f"the same but for token {changed} (the first is 0)"
+    return Question(
+        f"Blocks of {size} tokens. A prompt of {tokens} tokens is in the prefix cache; another one of"
+        f" {tokens} tokens is {where}. How many blocks does it find?",
+        engine,
+        lambda: min(tokens - 1, tokens if changed is None else changed) // size,
+        "Full blocks before the first difference, and never the block of the last token.",
+    )
+
+
 KINDS = {
     "outputs": outputs,
     "percentile": percentile,
     "good": good,
     "tag": tag,
     "buckets": buckets,
+    "kept": kept,
 }

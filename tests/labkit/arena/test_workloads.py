@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -54,6 +55,14 @@ def test_a_turn_of_a_chat_repeats_what_was_said_before_it() -> None:
         assert set(answer) == {TOKEN} and TOKEN not in question
     systems = {a.parts[0] for a in arrivals}
     assert len(systems) == 4
+
+
+def test_an_agent_forks_into_three_plans_that_share_all_but_the_last_piece() -> None:
+    arrivals = list(WORKLOADS["agents"].arrivals(0, 400))
+    forks = Counter((a.time, a.parts[:-1]) for a in arrivals)
+    plans = [a for a in arrivals if forks[a.time, a.parts[:-1]] == 3]
+    assert len(plans) > 100 and all(len(a.parts[-1]) == 12 for a in plans)
+    assert len({a.parts[0] for a in arrivals}) == 1, "one description of the tools"
 
 
 def test_texts_that_are_not_shared_differ() -> None:

@@ -60,8 +60,10 @@ def test_update_keeps_the_solutions_and_renews_the_rest(
 ) -> None:
     course, kinds = updated
     mine = course.phase(phase.number)
-    assert open_holes(mine) == {}, "a solution is gone"
-    for module in mine.modules:
+    then = modules_of_then(mine)
+    younger = {task.id for task in mine.exercises if task.module not in then}
+    assert set(open_holes(mine)) == younger, "a solution is gone"
+    for module in then:
         name = mine.lab_path(module)
         assert kinds[name] in ("merged", "kept"), name
         merged = mine.lab_file(module).read_text("utf-8")
@@ -73,6 +75,12 @@ def test_update_keeps_the_solutions_and_renews_the_rest(
         assert merged == today, f"{name}: what is given is not today's"
 
 
+def modules_of_then(phase: Phase) -> list[str]:
+    """Those with a solution in the archive; a task that is younger has a file of its own."""
+    solved = phase.root / "solved"
+    return [module for module in phase.modules if (solved / phase.lab_path(module)).exists()]
+
+
 def body(text: str, function: str) -> str:
     return source.body_text(text, source.find(text, function))
 
@@ -81,7 +89,7 @@ def body(text: str, function: str) -> str:
 @pytest.mark.parametrize("phase", SOLVED, ids=lambda phase: phase.number)
 def test_the_solutions_still_pass(updated: tuple[Course, dict[str, str]], phase: Phase) -> None:
     mine = updated[0].phase(phase.number)
-    mapping = {module: str(mine.lab_file(module)) for module in mine.modules}
+    mapping = {module: str(mine.lab_file(module)) for module in modules_of_then(mine)}
     result = public.run_tests(mine, [mine.public_tests], mapping)
     assert not result.broken
     assert {test.name for test in result.tests if not test.passed} <= ASKED_SINCE

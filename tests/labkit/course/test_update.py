@@ -119,6 +119,19 @@ def test_what_is_committed_and_what_is_not_both_stay(clone: Clone) -> None:
     assert "return 42" in text and "return [43]" in text and "Tokens that fit.\n" in text
 
 
+def test_a_hole_that_gets_a_parameter_with_a_default_keeps_its_solution(clone: Clone) -> None:
+    """The signature is the newer course's, the body is the learner's."""
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.commit()
+    old = "def clamp(wanted: int, budget: int, limit: int) -> int:"
+    new = "def clamp(wanted: int, budget: int, limit: int, least: int = 0) -> int:"
+    clone.publish(NEWER.replace(old, new).replace("max(smallest, 0)", "max(smallest, least)"))
+    assert not {"wrong", "conflict"} & {change.kind for change in update(clone.mine)}
+    text = lab(clone.mine).read_text()
+    assert new in text and old not in text
+    assert "return 42" in text and "NotImplementedError" not in text.partition("class Fifo")[0]
+
+
 def test_a_second_update_has_nothing_to_do(clone: Clone) -> None:
     rewrite(clone.mine, "clamp", "return 42")
     clone.commit()

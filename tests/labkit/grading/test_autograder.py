@@ -77,22 +77,24 @@ def fake_python(base: Path, body: str) -> Path:
 
 
 def test_a_submission_that_cannot_run_gets_a_result_that_says_why(base: Path) -> None:
-    (base / "submission" / "request.py").write_text("def broken(:\n")
+    for name in ("request.py", "step.py"):
+        (base / "submission" / name).write_text("def broken(:\n")
     code, output = finish(start(base, "run_autograder"))
     assert code == 0, output
     document = results(base)
     assert "request.py: SyntaxError, line 1" in document["output"]
-    assert [test["score"] for test in document["tests"]] == [0, 0, 0, 0]
-    assert sum(test["max_score"] for test in document["tests"]) == 40
+    assert [test["score"] for test in document["tests"]] == [0] * 5
+    assert sum(test["max_score"] for test in document["tests"]) == 50
     assert document["stdout_visibility"] == "hidden"
 
 
 @pytest.mark.slow
 def test_a_right_submission_gets_all_points(base: Path) -> None:
-    shutil.copy(ROOT / "mini_vllm" / "request.py", base / "submission" / "request.py")
+    for name in ("request.py", "engine/step.py"):
+        shutil.copy(ROOT / "mini_vllm" / name, base / "submission")
     code, output = finish(start(base, "run_autograder"))
     assert code == 0, output
-    assert sum(test["score"] for test in results(base)["tests"]) == 40
+    assert sum(test["score"] for test in results(base)["tests"]) == 50
 
 
 def test_a_grader_that_fails_is_no_fault_of_the_student(base: Path) -> None:

@@ -27,6 +27,7 @@ from labkit.judge import counterexample, hidden
 from labkit.sandbox import build as sandbox
 from labkit.sandbox.build import Sandbox
 from labkit.sandbox.isolation import LADDER
+from tests.labkit.hand_in import beside, contents
 
 CORPUS = Path(__file__).parents[2] / "corpora" / "cheats"
 TABLE = tomllib.loads((CORPUS / "cheats.toml").read_text(encoding="utf-8"))
@@ -103,7 +104,7 @@ def meet(phase: Phase, rung: str, reference: hidden.Observed) -> Callable[..., t
     def run(
         text: str, task: str, seconds: float = hidden.ANSWER_SECONDS, test: str = ""
     ) -> tuple[str, str]:
-        box = Sandbox(phase, {phase.modules[0]: text.encode()}, LADDER[rung])
+        box = Sandbox(phase, contents(phase, text), LADDER[rung])
         with hidden.Subject(phase, box) as subject:
             assert isinstance(subject, hidden.Subject)
             subject.limits = dataclasses.replace(subject.limits, seconds=seconds)
@@ -120,6 +121,7 @@ def meet(phase: Phase, rung: str, reference: hidden.Observed) -> Callable[..., t
     return run
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HERE)
 def test_no_cheat_passes_its_hidden_test(phase: Phase, rung: str, meet: Any, name: str) -> None:
     if (name, rung) == ("66_kill_the_parent", "plain"):
@@ -148,7 +150,7 @@ def test_a_skeleton_passes_no_hidden_test(phase: Phase, meet: Any, task: str) ->
 def judge(phase: Phase, folder: Path, text: str, tasks: list[str], rung: str) -> Judged:
     file = folder / "request.py"
     file.write_text(text, encoding="utf-8")
-    return grade.judge(phase, {phase.modules[0]: file}, 12345, rung, tasks)
+    return grade.judge(phase, beside(phase, file), 12345, rung, tasks)
 
 
 @pytest.mark.slow

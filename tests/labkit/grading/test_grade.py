@@ -31,6 +31,7 @@ from labkit.judge.public import PhaseResult
 from labkit.sandbox import isolation
 from labkit.sandbox.build import Sandbox
 from labkit.sandbox.isolation import LADDER
+from tests.labkit.hand_in import beside, contents
 from tests.labkit.toy_course import make_course
 
 ROOT = Path(__file__).parents[3]
@@ -53,10 +54,18 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def submit(phase: Phase, folder: Path, text: str) -> dict[str, Path]:
-    """A submission of phase 00: its one file."""
+    """A submission of phase 00: its first file, beside the reference's others."""
     file = folder / "request.py"
     file.write_text(text, encoding="utf-8")
-    return {phase.modules[0]: file}
+    return beside(phase, file)
+
+
+def untouched(phase: Phase, folder: Path) -> dict[str, Path]:
+    """A submission in which nothing is written yet."""
+    files = {module: folder / phase.lab_file(module).name for module in phase.modules}
+    for module, file in files.items():
+        file.write_text(skeleton(phase, module), encoding="utf-8")
+    return files
 
 
 def test_the_reference_gets_all_points_and_is_flagged_as_itself(tmp_path: Path) -> None:
@@ -64,28 +73,30 @@ def test_the_reference_gets_all_points_and_is_flagged_as_itself(tmp_path: Path) 
     done = run("00", "--seed", "7", "--result", str(file), LAB="reference")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
-    assert "hidden 20/20 · 40 of 40 points" in done.stdout
+    assert "hidden 24/24 · 50 of 50 points" in done.stdout
     graded = result.load(file)
     assert (graded.passed, graded.problem, graded.seed.value) == (True, "", 7)
     assert graded.seed.commitment == result.commitment(7)
     assert {flag.where for flag in graded.flags if flag.kind == "same as the reference"} == {
-        f"request.py: {name}" for name in course().phase("00").holes("mini_vllm.request")
+        f"{file}: {name}"
+        for module, file in (("request", "request.py"), ("engine.step", "step.py"))
+        for name in course().phase("00").holes(f"mini_vllm.{module}")
     }
 
 
 def test_a_skeleton_gets_none_and_hears_why(
     phase: Phase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = submit(phase, tmp_path, skeleton(phase, phase.modules[0]))
+    files = untouched(phase, tmp_path)
     judged = grade.judge(phase, files, seed=71717)
     graded = judged.result
-    assert [g.kind for g in graded.groups] == ["open TODO"] * 4
+    assert [g.kind for g in graded.groups] == ["open TODO"] * 5
     assert [g.hint for g in graded.groups] == [task.hints[0] for task in phase.exercises]
-    assert (graded.earned, len(graded.tests), graded.flags) == (0, 20, [])
+    assert (graded.earned, len(graded.tests), graded.flags) == (0, 24, [])
 
     grade.show(phase, judged, reveal=False)
     sealed = capsys.readouterr().out
-    assert sealed.count("(a TODO is still open)") == 4 and "✗" not in sealed
+    assert sealed.count("(a TODO is still open)") == 5 and "✗" not in sealed
     assert "hint:" not in sealed, "nobody has failed at what is not written"
     assert "71717" not in sealed and "RequestStatus" not in sealed, "no seed, no inputs"
 
@@ -143,7 +154,8 @@ def test_an_import_that_the_machine_ended_is_tried_once_more(
         honest(self, modules, seconds)
 
     monkeypatch.setattr(hidden.Subject, "_import", kill_first)
-    box = Sandbox(phase, {module: phase.reference_file(module).read_bytes()}, LADDER["plain"])
+    text = phase.reference_file(module).read_bytes()
+    box = Sandbox(phase, contents(phase, text), LADDER["plain"])
     with hidden.Subject(phase, box) as subject:
         assert isinstance(subject, hidden.Subject)
         subject.enter("00.1")
@@ -155,7 +167,10 @@ def test_a_file_that_cannot_be_imported_is_named(phase: Phase, tmp_path: Path) -
     files = submit(phase, tmp_path, "import no_such_module\n")
     (group,) = grade.judge(phase, files, seed=1, isolate="plain", tasks=["00.1"]).result.groups
     assert (group.kind, group.earned) == ("cannot import", 0)
-    assert group.hint == "Look at what request.py does when it is imported, outside its functions."
+    assert group.hint == (
+        "request.py raises ModuleNotFoundError in line 1 when it is imported; its tasks are lost,"
+        " and for the others the reference's file stands in"
+    )
 
 
 def test_a_machine_without_isolation_says_so_and_flags_nobody(
@@ -164,7 +179,7 @@ def test_a_machine_without_isolation_says_so_and_flags_nobody(
     """As on a runner whose user may neither make namespaces nor change its uid."""
     for rung in (isolation.Bubblewrap, isolation.Namespaces, isolation.OtherUid):
         monkeypatch.setattr(rung, "missing", lambda self: f"{self.name} is forbidden here")
-    files = submit(phase, tmp_path, skeleton(phase, phase.modules[0]))
+    files = untouched(phase, tmp_path)
     judged = grade.judge(phase, files, seed=7, tasks=["00.1"])
     graded = judged.result
     assert (graded.isolation, graded.flags) == ("plain", [])
@@ -215,9 +230,10 @@ def test_a_known_mistake_is_answered_with_its_misconception(phase: Phase, tmp_pa
 def test_what_cannot_be_taken_is_named_and_nothing_runs(
     phase: Phase, tmp_path: Path, make: Any, problem: str, kind: str
 ) -> None:
-    file = tmp_path / "request.py"
-    make(file)
-    graded = grade.grade_files(phase, {phase.modules[0]: file}, seed=1, isolate="plain")
+    files = {module: tmp_path / phase.lab_file(module).name for module in phase.modules}
+    for file in files.values():
+        make(file)
+    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
     assert graded.problem and problem in graded.problem
     assert (graded.status, graded.earned, graded.tests) == ("graded", 0, [])
     assert {group.kind for group in graded.groups} == {kind}
@@ -353,10 +369,16 @@ def test_files_that_import_a_broken_one_run_beside_the_references(
 
 
 def test_a_file_that_nobody_looked_for_is_not_the_references(phase: Phase, tmp_path: Path) -> None:
-    refused = {phase.modules[0]: taken.Problem("missing file", "request.py is a link")}
+    refused = dict.fromkeys(phase.modules, taken.Problem("missing file", "request.py is a link"))
     graded = grade.grade_files(phase, {}, seed=1, isolate="plain", refused=refused)
     assert (graded.problem, graded.earned) == ("request.py is a link", 0)
     assert {group.kind for group in graded.groups} == {"missing file"}
+
+
+def first_file(phase: Phase, files: dict[str, Path]) -> result.GradeResult:
+    """Grade the tasks of the phase's first file alone."""
+    tasks = [task.id for task in phase.exercises if task.module == phase.modules[0]]
+    return grade.judge(phase, files, seed=1, isolate="plain", tasks=tasks).result
 
 
 def nested(levels: int, *lines: str) -> str:
@@ -388,7 +410,7 @@ def test_a_text_that_costs_the_parser_too_much_is_named_and_bounded(
     phase: Phase, tmp_path: Path, text: str
 ) -> None:
     begin = time.monotonic()
-    graded = grade.grade_files(phase, submit(phase, tmp_path, text), seed=1, isolate="plain")
+    graded = first_file(phase, submit(phase, tmp_path, text))
     assert graded.problem.startswith("request.py: ") and "several statements" in graded.problem
     assert (graded.earned, {group.kind for group in graded.groups}) == (0, {"cannot import"})
     assert time.monotonic() - begin < 60
@@ -412,7 +434,7 @@ def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
         return PhaseResult(phase, tests)
 
     monkeypatch.setattr(grade, "run_hidden", fake)
-    tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
+    tests = grade._run_tasks(phase, {}, 1, "plain", sorted(set(order)))
     assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
     assert [(t.id, t.task, t.outcome, grade._kind(t)) for t in tests] == [
         ("0", "00.1", "passed", ""),
@@ -440,7 +462,7 @@ def test_when_the_time_is_over_only_the_running_task_is_lost(
         )
 
     monkeypatch.setattr(grade, "run_hidden", fake)
-    tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
+    tests = grade._run_tasks(phase, {}, 1, "plain", ["00.1", "00.2", "00.3", "00.4"])
     assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
     kinds = {test.task: grade._kind(test) for test in tests}
     assert kinds == {"00.1": "", "00.2": "timeout", "00.3": "", "00.4": ""}
@@ -453,7 +475,7 @@ def test_a_suite_that_does_not_load_is_the_graders_fault(
         return PhaseResult(phase, [], broken="no module named oracle")
 
     monkeypatch.setattr(grade, "run_hidden", broken)
-    files = {phase.modules[0]: phase.reference_file(phase.modules[0])}
+    files = beside(phase, phase.reference_file(phase.modules[0]))
     judged = grade.judge(phase, files, seed=1, isolate="plain")
     assert (judged.result.status, judged.result.passed) == ("error", False)
     assert "no module named oracle" in judged.result.problem
@@ -512,8 +534,8 @@ def test_a_full_disk_does_not_hide_a_grade(
 
 
 def test_seeds_are_fresh_and_promised(phase: Phase, tmp_path: Path) -> None:
-    file = {phase.modules[0]: tmp_path / "request.py"}
-    seeds = [grade.grade_files(phase, file, isolate="plain").seed for _ in range(3)]
+    files = {module: tmp_path / phase.lab_file(module).name for module in phase.modules}
+    seeds = [grade.grade_files(phase, files, isolate="plain").seed for _ in range(3)]
     assert len({seed.value for seed in seeds}) == 3
     assert all(result.commitment(seed.value or 0) == seed.commitment for seed in seeds)
 
@@ -615,8 +637,7 @@ def test_a_test_belongs_to_a_task() -> None:
 def test_a_file_that_is_no_python_is_told_why_in_our_words(
     phase: Phase, tmp_path: Path, text: str, said: str
 ) -> None:
-    files = submit(phase, tmp_path, text)
-    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
+    graded = first_file(phase, submit(phase, tmp_path, text))
     assert graded.problem.startswith(f"request.py: {said}"), graded.problem
     assert "secret" not in graded.problem
 

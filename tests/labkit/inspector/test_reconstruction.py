@@ -18,7 +18,7 @@ from labkit.inspector.sources import of_trace
 from labkit.trace.format import load_trace
 from labkit.trace.generate import generate
 from labkit.trace.golden import load
-from labkit.trace.profiles import PROFILES
+from labkit.trace.kinds import KINDS
 from labkit.trace.runner import ReferenceSubject, replay, run_reference
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.policies import POLICIES
@@ -92,7 +92,7 @@ def reconstructed(run: Run) -> tuple[list[dict[int, list[str]]], list[set[int]]]
     return tables, contents
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_block_of_every_step_is_where_the_real_pool_has_it(profile: str, seed: int) -> None:
     """Holders are always right; contents are, unless the priority policy has preempted."""
@@ -109,7 +109,7 @@ def test_every_block_of_every_step_is_where_the_real_pool_has_it(profile: str, s
             assert contents[step] >= witness.findable[step], f"contents in step {step}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", KINDS)
 def test_decodes_are_told_from_prompts_as_the_request_itself_would(profile: str) -> None:
     trace = generate(profile, 5, 80)
     witness = Witness(trace.config)
@@ -121,7 +121,7 @@ def test_decodes_are_told_from_prompts_as_the_request_itself_would(profile: str)
         assert mine == real, f"step {step}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", KINDS)
 def test_golden_recordings_of_vllm_add_up(profile: str) -> None:
     """Every token scheduled is in a row, every row ends as the recording says, no pool is lost."""
     for golden in load(profile)[:4]:

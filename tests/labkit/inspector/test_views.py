@@ -16,7 +16,8 @@ from rich.console import Console
 
 from labkit import cli
 from labkit.course.root import ROOT
-from labkit.inspector.page import build_page, pack, pack_run, queue_change
+from labkit.inspector.packing import pack, pack_run, queue_change
+from labkit.inspector.page import build_page
 from labkit.inspector.perfetto import MICROSECONDS, to_perfetto
 from labkit.inspector.recording import Run
 from labkit.inspector.sources import load as load_runs

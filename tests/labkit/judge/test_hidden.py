@@ -26,6 +26,7 @@ from labkit.judge.hidden_suite import run_hidden
 from labkit.process.worker import Program
 from labkit.sandbox import isolation
 from labkit.sandbox.build import Sandbox
+from tests.labkit.hand_in import contents
 from tests.labkit.toy_course import make_course
 
 
@@ -95,7 +96,7 @@ def test_an_import_that_fails_is_waited_for_once(
     """Each task has a fresh worker, and each would wait for the same import again."""
     monkeypatch.setattr(hidden, "IMPORT_SECONDS", 1.0 if text.startswith("while") else 60.0)
     phase = course().phase("00")
-    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    sandbox = Sandbox(phase, contents(phase, text), isolation.LADDER["plain"])
     started: list[Any] = []
     start = sandbox.start
     monkeypatch.setattr(sandbox, "start", lambda limits: started.append(limits) or start(limits))
@@ -152,8 +153,8 @@ def test_a_slow_import_is_not_waited_for_in_every_task(
     """The first takes most of what there is for all of them."""
     phase = course().phase("00")
     text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
-    slow = (text + SLOW.replace("{mark}", str(tmp_path / "mark"))).encode()
-    sandbox = Sandbox(phase, {phase.modules[0]: slow}, isolation.LADDER["plain"])
+    slow = text + SLOW.replace("{mark}", str(tmp_path / "mark"))
+    sandbox = Sandbox(phase, contents(phase, slow), isolation.LADDER["plain"])
     with hidden.Subject(phase, sandbox) as subject:
         monkeypatch.setattr(subject, "_import_the_reference", lambda: 0.01)
         subject.enter("00.1")
@@ -234,7 +235,7 @@ def test_threads_that_a_function_leaves_behind_end_the_task(
     monkeypatch.setattr(hidden, "LOOK_SECONDS", 0.0)
     phase = course().phase("00")
     text = "def busy():\n" + textwrap.indent(SPINNING, "    ")
-    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    sandbox = Sandbox(phase, contents(phase, text), isolation.LADDER["plain"])
     p = Program()
     p.call("mini_vllm.request:busy")
     with hidden.Subject(phase, sandbox) as subject:
@@ -262,7 +263,7 @@ def test_a_sleeper_is_not_waited_for_as_long_as_slow_code(
     monkeypatch.setattr(hidden, "SLEEP_SECONDS", 3.5)
     phase = course().phase("00")
     text = f"import time\n\n\ndef slow():\n    {body}\n"
-    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    sandbox = Sandbox(phase, contents(phase, text), isolation.LADDER["plain"])
     p = Program()
     p.call("mini_vllm.request:slow")
     with hidden.Subject(phase, sandbox) as subject:
@@ -282,7 +283,7 @@ def test_files_that_are_written_again_and_again_end_the_task(
     monkeypatch.setattr(hidden, "MOST_WRITTEN", 100 << 20)
     phase = course().phase("00")
     text = "def slow():\n    with open('f', 'wb') as file:\n        file.write(bytes(20 << 20))\n"
-    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    sandbox = Sandbox(phase, contents(phase, text), isolation.LADDER["plain"])
     p = Program()
     p.call("mini_vllm.request:slow")
     with hidden.Subject(phase, sandbox) as subject:
@@ -324,8 +325,9 @@ def test_a_reference_that_gives_no_answer_is_the_graders_fault() -> None:
         p.steps[-1]["args"] = [["plain", next(times, 0.0)]]
         reference.run(p)
 
-    box = Sandbox(course().phase("00"), {"mini_vllm.request": b""}, isolation.LADDER["plain"])
-    with reference, hidden.Subject(course().phase("00"), box) as subject:
+    phase = course().phase("00")
+    box = Sandbox(phase, contents(phase, ""), isolation.LADDER["plain"])
+    with reference, hidden.Subject(phase, box) as subject:
         reference.call("labkit.inside.basic:ping")
         with pytest.raises(hidden.SandboxBroken, match="hang") as caught:
             asked()
@@ -385,7 +387,7 @@ def test_a_task_that_takes_too_much_is_over(
     monkeypatch.setattr(hidden, "TASK_SECONDS", seconds)
     phase = course().phase("00")
     text = f"import time\n\n\ndef slow():\n    {body}\n"
-    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    sandbox = Sandbox(phase, contents(phase, text), isolation.LADDER["plain"])
     p = Program()
     p.see(p.call("mini_vllm.request:slow"))
     with hidden.Subject(phase, sandbox) as subject:

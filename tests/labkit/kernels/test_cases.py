@@ -120,6 +120,7 @@ def test_a_cache_is_larger_than_32_bits(spec: str) -> None:
     assert rules.rule("key_cache").axes[0] == "block"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", [name for name in SPECS if name != "split_decode"])
 def test_each_kernel_meets_an_offset_beyond_32_bits_by_its_program_alone(spec: str) -> None:
     """A row's number times its stride; the programs of split decode are those of paged decode."""
@@ -138,6 +139,7 @@ def test_each_kernel_meets_an_offset_beyond_32_bits_by_its_program_alone(spec: s
 # ---------------------------------------------------------------- nothing is always the same
 ALWAYS = {
     "NUM_SPLITS of paged_decode": "split_decode has the others",
+    "ROW_TILE of gemm": "its grid is made for it",
     "ROW_TILE of w8a8_gemm": "its grid is made for it",
     "ROW_TILE of w4a16_gemm": "its grid is made for it",
 }
@@ -156,6 +158,7 @@ def passed(spec: str) -> dict[str, set[Any]]:
     return values
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_argument_of_a_kernel_differs_in_two_cases(spec: str) -> None:
     """`pytest -s -k every_argument` lists them: what a kernel may ignore, it must be asked for."""
@@ -165,6 +168,7 @@ def test_every_argument_of_a_kernel_differs_in_two_cases(spec: str) -> None:
         assert excused or len(values) > 1, f"{name} is always {values}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_argument_of_a_branch_differs_in_two_cases(spec: str) -> None:
     """A kernel may ignore an argument where a constant, or a dtype, chooses another way, too."""
@@ -246,6 +250,7 @@ def test_any_two_values_meet_in_few_choices() -> None:
     assert len(choices) == 3 * 4  # no fewer can do
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", SPECS)
 def test_any_two_ways_of_a_kernel_meet_in_a_case(spec: str) -> None:
     """One that is wrong for a single request in half precision only is wrong in some case."""
@@ -337,6 +342,7 @@ def test_results_are_more_than_32_bits_count(spec: str, output: str) -> None:
      ("rope", "HEAD_DIM", 256), ("silu_mul", "SIZE", 65536), ("reduce_splits", "NUM_SPLITS", 128),
      ("apply_token_bitmask", "vocab_size", 2**18), ("rejection_random_sample", "max_drafts", 128),
      ("per_token_quant_int8", "SIZE", 8192), ("w8a8_gemm", "N", 2**16), ("w8a8_gemm", "K", 2**16),
+     ("gemm", "N", 2**16), ("gemm", "K", 2**16),
      ("w4a16_gemm", "N", 2**16), ("w4a16_gemm", "K", 2**16), ("w4a16_gemm", "GROUPS", 2048),
      ("lora_shrink", "RANK", 256), ("lora_shrink", "IN_SIZE", 2**16), ("lora_expand", "RANK", 256),
      ("lora_expand", "OUT_SIZE", 2**16), ("paged_decode", "BLOCK_SIZE", 512),
@@ -351,6 +357,7 @@ def test_a_size_goes_beyond_what_a_kernel_may_take_for_the_largest(
 STRIDED = {"table": "block_table", "draft": "draft_probs", "target": "target_probs"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", SPECS)
 def test_rows_are_apart_in_some_case_of_each_dtype(spec: str) -> None:
     """A kernel may take rows for contiguous in one of its ways only."""

@@ -152,6 +152,7 @@ def test_decode_moves_little_more_than_it_must(checker: Checker) -> None:
         assert 1.0 <= report.traffic_ratio <= 1.1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", ["paged_decode", "paged_prefill"])
 @pytest.mark.parametrize("half", ["tl.float16", "tl.bfloat16"])
 @pytest.mark.parametrize(
@@ -266,6 +267,7 @@ def test_a_checker_that_misses_its_controls_gives_no_score(
     assert "checker itself is broken" in conclusion(result)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bug", controls.BUGS, ids=lambda bug: f"{bug.spec}-{bug.kind}")
 def test_every_seeded_bug_is_named(checker: Checker, bug: controls.Bug) -> None:
     assert bug.kind in {finding.kind for finding in check.run_bug(checker, bug, 20)}

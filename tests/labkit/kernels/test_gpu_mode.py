@@ -205,6 +205,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks", "large-vocab", "many-masks"},
     "per_token_quant_int8": {"far", "long", "quotients"},
+    "gemm": {"far", "long-output", "long-weight"},
     "w8a8_gemm": {"far", "long-output", "long-weight"},
     "w4a16_gemm": {"far", "long-output", "long-weight"},
     "store_kv_int8": {"big-cache", "deep", "far", "quotients"},
@@ -212,6 +213,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "rejection_random_sample": {"deep", "far", "far-drafts"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots", "late-slices", "long-hidden"},
+    "grouped_gemm": {"far", "far-experts", "long-output"},
 }
 
 
@@ -280,7 +282,7 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
         "split_decode": large.decode(1, 70, 2), "reduce_splits": large.reduce(2, 4),
         "paged_prefill": large.prefill(2, 20), "rms_norm": large.norm(3), "rope": large.rope(3),
         "silu_mul": large.silu(3), "per_token_quant_int8": large.per_token(3),
-        "w8a8_gemm": large.w8a8(2), "w4a16_gemm": large.w4a16(2),
+        "gemm": large.dense(2), "w8a8_gemm": large.w8a8(2), "w4a16_gemm": large.w4a16(2),
         "store_kv_int8": large.store_int8(32), "paged_decode_int8": large.decode_int8(2, 40),
     }  # fmt: skip
     for name, make in small.items():

@@ -102,7 +102,7 @@ def test_each_kernel_of_the_engine_is_changed_in_many_ways() -> None:
         "lora_shrink_kernel", "lora_expand_kernel", "apply_token_bitmask_kernel",
         "rejection_random_sample_kernel", "per_token_quant_int8_kernel", "w8a8_gemm_kernel",
         "w4a16_gemm_kernel", "store_kv_int8_kernel", "paged_decode_int8_kernel",
-        "bytes_of_scale", "finite", "load_scales",
+        "bytes_of_scale", "finite", "load_scales", "grouped_gemm_kernel", "gemm_kernel",
     }  # fmt: skip
     assert len(known) > 900 and len({mutation.rule for mutation, _ in known.values()}) >= 24
     for mutation, specs in known.values():

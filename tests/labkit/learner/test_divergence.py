@@ -147,7 +147,7 @@ def test_trace_diff_exits_red_on_a_skeleton_and_green_on_the_reference(
     assert "not written yet" in text
     assert "TODO 03." in text
     monkeypatch.setattr("labkit.process.overlay.mapping_for", lambda phases: {})
-    monkeypatch.setattr("labkit.learner.divergence.PROFILES", ("mixed",))
+    monkeypatch.setattr("labkit.learner.divergence.KINDS", ("mixed",))
     assert divergence.show(phase, []) == 0
     assert "✓ mixed, seed 1: the same, step by step" in capsys.readouterr().out
 

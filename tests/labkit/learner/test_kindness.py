@@ -881,7 +881,7 @@ def test_a_full_disk_does_not_hide_the_verdict(
 
     monkeypatch.setattr(State, "put", full)
     with pytest.raises(typer.Exit):
-        loop.lab("00", labs="", task="", every=False)
+        loop.lab("00", labs="", task="", every=False, profile="")
     told = capsys.readouterr()
     assert "✓ 00.1" in told.out and "next:" in told.out and "the disk is full" in told.err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ from labkit.course.console import Screen
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
-from labkit.judge import public
+from labkit.judge import mistakes, public
 from labkit.practice import copies, hunt_command, hunts
 from labkit.practice.hunts import Hunt
 
 PHASES = [phase for phase in Course(ROOT).ready if phase.number > "01"]
 HUNTS = [hunt for phase in PHASES for hunt in hunts.load(phase)]
-QUICK = ("02.1", "07.1", "08.2", "16.2")
+QUICK = ("02.1", "02.4", "02.5", "02.6", "03.4", "06.5", "07.1", "08.2", "16.2")
 """Hunts whose scripts take a second or two; the others wait for `make test-full`."""
 
 
@@ -53,6 +54,52 @@ def test_the_symptom_shows(hunt: Hunt, tmp_path: Path) -> None:
     assert expected == hunts.observe(hunt, {}), "what is right is not the same each time"
     assert expected and "Error" not in expected and "Traceback" not in expected
     assert seen != expected
+
+
+SLOW_ENGINES = [hunt for hunt in HUNTS if hunt.wrong_fixes]
+WRONG = [(hunt, wrong) for hunt in SLOW_ENGINES for wrong in hunt.wrong_fixes]
+FIGURE = re.compile(r"([\d.]+) times")
+
+
+def last_figure(said: str) -> float:
+    """How much more work the largest input takes, as the script says in its last line; 0 if the
+    engine did not get so far."""
+    found = FIGURE.search(said.splitlines()[-1])
+    return float(found[1]) if found else 0.0
+
+
+def test_eight_engines_are_right_and_slow() -> None:
+    assert len(SLOW_ENGINES) >= 8
+    for hunt in SLOW_ENGINES:
+        assert len({wrong.name for wrong in hunt.wrong_fixes}) >= 2, hunt.id
+        assert {wrong.function for wrong in hunt.wrong_fixes} == {hunt.mistake.function}, hunt.id
+        assert "time" not in imports(hunt.script), f"{hunt.id}: no clock may decide"
+
+
+def imports(script: str) -> set[str]:
+    """Modules that a script imports, by the first word of their names."""
+    names = re.findall(r"^(?:from|import) (\w+)", script, re.MULTILINE)
+    return set(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hunt", SLOW_ENGINES, ids=lambda hunt: hunt.id)
+def test_the_work_grows_as_it_should_not(hunt: Hunt, tmp_path: Path) -> None:
+    slow = last_figure(hunts.observe(hunt, mapping(hunt, tmp_path, hunt.mistake.text)))
+    assert slow >= 1.5 * last_figure(hunts.observe(hunt, {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hunt", "wrong"), WRONG, ids=[f"{h.id} {w.name}" for h, w in WRONG])
+def test_a_fix_that_is_faster_and_wrong_is_refused(
+    hunt: Hunt, wrong: mistakes.Mutant, tmp_path: Path
+) -> None:
+    slow = last_figure(hunts.observe(hunt, mapping(hunt, tmp_path, hunt.mistake.text)))
+    files = mapping(hunt, tmp_path, wrong.text)
+    assert last_figure(hunts.observe(hunt, files)) < slow, "it is no faster"
+    tasks = [task.id for task in hunt.phase.of_module(hunt.mistake.module)]
+    result = hunts.run_hidden(hunt.phase, files, seed=1, tasks=tasks, stop=True)
+    assert any(not test.passed for test in result.tests)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
-from labkit.practice import quiz_command
+from labkit.practice import quiz, quiz_command
 from labkit.practice.question import PHASES, draw, kinds
 
 KINDS = [f"{phase}/{name}" for phase in PHASES for name in kinds(phase)]
@@ -22,6 +22,11 @@ MANY = 200
 SLOW = ("03/end-of-a-request", "03/tokens-of-a-step", "03/first-preemption")
 SLOW += ("12/states", "12/legal", "11/numbers")
 """Kinds that run a whole engine, compile patterns or fill matrices for each answer."""
+
+
+def texts(names: list[str], seed: int) -> list[str]:
+    """What a round asks."""
+    return [draw(kind, one).text for kind, one in quiz.seeds(names, seed)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,11 +69,11 @@ def test_the_engines_own_code_answers(kind: str) -> None:
 @pytest.mark.parametrize("phase", [p for p in PHASES if kinds(p)])
 def test_no_question_comes_twice_and_no_seed_is_another_shifted(phase: str) -> None:
     names = [f"{phase}/{name}" for name in kinds(phase)] * 2
-    rounds = [[q.text for _, q in quiz_command.drawn(names, seed)] for seed in (7, 8, 9)]
-    assert all(len(set(texts)) == len(texts) for texts in rounds)
+    rounds = [texts(names, seed) for seed in (7, 8, 9)]
+    assert all(len(set(asked)) == len(asked) for asked in rounds)
     shared = [len({*a} & {*b}) for a, b in ((rounds[0], rounds[1]), (rounds[1], rounds[2]))]
     assert max(shared) <= len(names) // 3
-    assert rounds[0] == [q.text for _, q in quiz_command.drawn(names, 7)]
+    assert rounds[0] == texts(names, 7)
 
 
 @pytest.fixture
@@ -85,7 +90,7 @@ def test_a_round(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["02/hits", "02/waste", "02/new-blocks"]
-    right = [str(question.engine()) for _, question in quiz_command.drawn(names, 4)]
+    right = [str(draw(kind, seed).engine()) for kind, seed in quiz.seeds(names, 4)]
     say(monkeypatch, right[0], "about half", "-1", "")
     quiz_command.ask_all(quiz_command.Screen(), names, 4)
     shown = capsys.readouterr().out
@@ -100,9 +105,9 @@ def test_a_round(
 def test_wrong_ones_come_back_first(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quiz_command.remember("02/hits", "right")
-    quiz_command.remember("02/waste", "wrong")
-    dues = {k: quiz_command.due_at(State(home).get("quiz", k)) for k in ("02/hits", "02/waste")}
+    quiz.remember(State(home), "02/hits", "right")
+    quiz.remember(State(home), "02/waste", "wrong")
+    dues = {kind: when for when, kind in quiz.due(State(home))}
     assert dues["02/waste"] < dues["02/hits"]
     quiz_command.review(count=5, seed=1)
     assert "Nothing is due. The next question, 02/waste" in capsys.readouterr().out

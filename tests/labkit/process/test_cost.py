@@ -58,7 +58,8 @@ def test_elements_are_what_operators_touch(function: Callable[[], Any], count: i
 
 
 def test_peak_bytes_are_what_was_in_use_at_one_time() -> None:
-    assert 8 * V <= peak_bytes(lambda: [zeros.copy().sum() for _ in range(3)]) < 9 * V
+    one_by_one = peak_bytes(lambda: [zeros.copy().sum() for _ in range(3)])
+    assert 8 * V <= one_by_one < 16 * V, "less than two copies; other threads count, too"
     assert peak_bytes(lambda: zeros[5:].sum()) < V
     assert peak_bytes(list, range(V)) >= 8 * V
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from labkit.course import blocks
 from labkit.course.root import ROOT, upstream_root
 from labkit.quality import api
+from mini_vllm.config.profiles import RELEASES
 from mini_vllm.config.vllm_names import ALIASES, DIFFERS, IGNORED, REFUSED
 
 
@@ -59,8 +61,8 @@ def test_no_reason_is_left_over() -> None:
     """What is there has no reason to be refused, and what differs is there."""
     ours, theirs = api.our_names(), api.saved_names()
     everything = set().union(*ours.values())
-    # The command line drops the one, and LLM refuses the other.
-    both = {*ALIASES, "disable_log_stats", "stream_interval"}
+    # The command line has them, or drops them; LLM does otherwise.
+    both = {*ALIASES, "disable_log_stats", "stream_interval", "enable_log_requests"}
     assert not {*IGNORED, *REFUSED} & (ours["arguments"] - both)
     assert set(DIFFERS) <= everything
     assert set(ALIASES.values()) <= everything
@@ -68,6 +70,26 @@ def test_no_reason_is_left_over() -> None:
     known_before = {"max_seq_len_to_capture", "swap_space", "rope_scaling", "rope_theta"}
     assert not {*DIFFERS} - names - {"profiler_config"}
     assert known_before <= {*IGNORED, *REFUSED}
+
+
+def test_what_a_newer_release_has_is_told_behind_each_table() -> None:
+    release, newer = api.newer_names()
+    assert release == RELEASES["current"]
+    page = api.table()
+    old = {name for names in api.saved_names().values() for name in names}
+    for names in newer.values():
+        assert all(f"`{name}`" in page for name in names if name not in old)
+    assert "New in vLLM 0.32.0, and here: `long_prefill_token_threshold_adaptive`" in page
+    assert "Gone in vLLM 0.32.0, 1: `reward`." in page
+
+
+def test_a_class_that_has_moved_is_found(tmp_path: Path) -> None:
+    place = tmp_path / "entrypoints" / "launchers" / "cli_args.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("class FrontendArgs(Base):\n    port: int = 8000\n")
+    found = api._class(tmp_path, "entrypoints/openai/cli_args.py", "FrontendArgs")
+    assert found is not None and found.name == "FrontendArgs"
+    assert api._class(tmp_path, "entrypoints/llm.py", "RLOfflineMixin") is None
 
 
 @pytest.mark.upstream

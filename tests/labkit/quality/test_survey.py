@@ -183,7 +183,7 @@ def test_three_other_solutions_differ_in_most_functions(number: str) -> None:
     assert different >= 0.8 * len(seen), [hole for hole, b in seen.items() if len(b) < 4]
 
 
-ALWAYS = ("00", "03", "06", "10", "14")
+ALWAYS = ("03", "10")
 
 
 @pytest.mark.serial
@@ -214,14 +214,17 @@ def test_public_tests_accept_other_solutions(phase: Phase, name: str, tmp_path: 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Phase:
-    """Phase 00 in a folder of its own, with an empty solution "z"."""
+    """Phase 00 in a folder of its own, with a solution "z" that lacks `request.py`."""
     phase = COURSE.phase("00")
-    for path in (*phase.folder.glob("*.toml"), phase.reference_file("mini_vllm.request")):
+    for path in (*phase.folder.glob("*.toml"), *map(phase.reference_file, phase.modules)):
         target = tmp_path / path.relative_to(phase.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     other = Course(tmp_path).phase("00")
     (alternatives.folder(other) / "z").mkdir(parents=True)
+    for path in (alternatives.folder(phase) / "a").glob("*.py"):
+        if path.name != "request.py":
+            (alternatives.folder(other) / "z" / path.name).write_bytes(path.read_bytes())
     return other
 
 
@@ -323,6 +326,9 @@ def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyP
     quality.record(copy, [Line("changes", 0, 1, 1, ["f: `x` -> `y`"])])
     with pytest.raises(ValueError, match="1 of its survivors are not made any more"):
         quality.row_of_changes_again(copy, 1, 1)
+    quality.record(copy, [Line("changes", 10, 10, len(every) - 2, [])])
+    with pytest.raises(ValueError, match=f"of {len(every) - 2} changes, and there are"):
+        quality.row_of_changes_again(copy, 1, 1)
 
 
 def test_an_equivalent_that_leaves_a_sample_makes_room_for_one(
@@ -348,7 +354,11 @@ def test_an_equivalent_that_leaves_a_sample_makes_room_for_one(
     assert (line.good, line.total, line.wrong) == (10, 10, [])
 
 
-UNMEASURED: dict[str, str] = {}
+UNMEASURED: dict[str, str] = {
+    "17": "new: every named mistake is caught, and the rest runs next",
+    "18": "new: 60 changes by rule take half an hour of a quiet machine, and run next",
+    "19": "new: every named mistake is caught, and changes by rule run next",
+}
 """Phases whose suites were not measured by rule so far, and why; a record takes a phase off."""
 
 
@@ -379,6 +389,7 @@ def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
 
 
 @pytest.mark.serial
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "phase",
     [phase for phase in COURSE.ready if phase.number not in UNMEASURED],

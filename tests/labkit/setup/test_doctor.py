@@ -36,6 +36,7 @@ PYTHON = Interpreter("/x/python", (3, 12, 1))
         (doctor.graphics(CUDA, DRIVER), "ok", "capability 9.0, driver 580.159.03"),
         (doctor.graphics(CPU, DRIVER), "warn", "torch does not see it"),
         (doctor.graphics(CPU, None), "ok", "the CPU is enough"),
+        (doctor.graphics(CPU | {"mps": True}, None), "warn", '`device="mps"` was never seen'),
         (doctor.graphics(BROKEN, None), "ok", "none"),
         (doctor.triton(BROKEN, "linux"), "FAIL", "No module"),
         (doctor.triton(BROKEN, "darwin"), "ok", "off Linux"),
@@ -82,6 +83,18 @@ def test_an_interpreter_that_dies_is_four_findings_and_no_traceback() -> None:
     facts = doctor.ask("/nowhere/python")
     assert set(facts) == {"torch", "triton", "transformers", "kernels"}
     assert all("without an answer" in fact["error"] for fact in facts.values())
+
+
+def test_a_machine_that_is_too_busy_to_answer_is_not_set_up_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wait(*words: object, **more: object) -> None:
+        raise subprocess.TimeoutExpired("python", 180)
+
+    monkeypatch.setattr(doctor.subprocess, "run", wait)
+    found = doctor.torch(doctor.ask("python")["torch"], None)
+    assert found.status == "FAIL"
+    assert found.fix == "close other programs, and run `make doctor` again"
 
 
 def test_the_exit_code_follows_the_failures(

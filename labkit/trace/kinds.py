@@ -1,9 +1,10 @@
-"""What random traces are drawn from: a profile for each thing that a scheduler can get wrong."""
+"""What random traces are drawn from: a kind for each thing that a scheduler can get wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import lcm
 from random import Random
 
 from labkit.trace.format import TraceConfig
@@ -12,7 +13,7 @@ from mini_vllm.core.cache_groups import GroupSpec
 
 @dataclass(frozen=True)
 class Shape:
-    """What a profile draws its requests from; ranges are inclusive."""
+    """What a kind draws its requests from; ranges are inclusive."""
 
     config: TraceConfig
     prompt: tuple[int, int] = (1, 40)
@@ -199,7 +200,7 @@ def _lora(rng: Random) -> Shape:
     )
 
 
-PROFILES: dict[str, Callable[[Random], Shape]] = {
+KINDS: dict[str, Callable[[Random], Shape]] = {
     "mixed": _mixed,
     "pressure": _pressure,
     "prefix": _prefix,
@@ -220,7 +221,7 @@ def _edge(rng: Random) -> Shape:
 
 
 def _drafts(rng: Random) -> Shape:
-    """One of the profiles above, or the edge of the model's length, with drafts to verify."""
+    """One of the kinds above, or the edge of the model's length, with drafts to verify."""
     shape = rng.choice((_mixed, _pressure, _priority, _prefix, _stop, _edge))(rng)
     drafted = replace(
         shape.config,
@@ -259,7 +260,7 @@ def _external(rng: Random) -> Shape:
     """A connector has parts of prompts: at once or later, whole or not, kept after the end or not.
 
     What does not arrive of a synchronous load stays in vLLM's prefix cache (DIFFERENCES.md), so
-    there no two prompts are alike, and nobody is preempted, for who comes back would find it.
+    there no two prompts are alike, and none is preempted, for one that comes back would find it.
     """
     lost = rng.choice((0.0, 0.4))
     connector = rng.choice(("sync", "async"))
@@ -321,7 +322,7 @@ def _hybrid(rng: Random) -> Shape:
     )
     modes = {group.mode for group in groups if group.kind == "mamba"}
     budget = max(rng.choice((17, 24, 40, 64, 160)), size)
-    most = sum(_held_at_most(group, budget, length) for group in groups)
+    most = sum(held_at_most(group, budget, length) for group in groups)
     config = TraceConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=rng.choice((2, 4, 8)),
@@ -339,7 +340,7 @@ def _hybrid(rng: Random) -> Shape:
     )  # fmt: skip
 
 
-def _held_at_most(group: GroupSpec, budget: int, length: int) -> int:
+def held_at_most(group: GroupSpec, budget: int, length: int) -> int:
     """Blocks of a group that one request holds or reserves at most."""
     whole = -(-length // group.block_size)
     if group.kind == "sliding_window":
@@ -347,7 +348,7 @@ def _held_at_most(group: GroupSpec, budget: int, length: int) -> int:
     return 3 if group.mode == "align" else whole
 
 
-FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {
+FEATURE_KINDS: dict[str, Callable[[Random], Shape]] = {
     "drafts": _drafts,
     "lora": _lora,
     "images": _images,
@@ -356,7 +357,43 @@ FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {
 }
 """Those of features that a scheduler may lack."""
 
-ALL_PROFILES = PROFILES | FEATURE_PROFILES
+ALL_KINDS = KINDS | FEATURE_KINDS
 
-ASYNC_PROFILES = tuple(name for name in ALL_PROFILES if name not in ("drafts", "external"))
+
+def _headroom(rng: Random) -> Shape:
+    """Options that vLLM 0.22 does not have: a watermark, a cap that adapts."""
+    shape = rng.choice((_mixed, _pressure, _priority, _prefix, _threshold))(rng)
+    config = replace(
+        shape.config,
+        admission_watermark=rng.choice((0.0, 0.02, 0.1, 0.3, 0.6)),
+        long_prefill_token_threshold_adaptive=rng.random() < 0.6,
+    )
+    return replace(shape, config=config)
+
+
+def _retention(rng: Random) -> Shape:
+    """Layers that remember differently, of which more places are kept than requests begin at."""
+    shape = _hybrid(rng)
+    alignment = lcm(*(group.block_size for group in shape.config.groups))
+    interval = alignment * rng.choice((1, 2, 3))
+    kept = any(group.kind in ("sliding_window", "mamba") for group in shape.config.groups)
+    config = replace(shape.config, prefix_cache_retention_interval=interval if kept else 0)
+    return replace(shape, config=config)
+
+
+NEWER_KINDS: dict[str, Callable[[Random], Shape]] = {
+    "headroom": _headroom,
+    "retention": _retention,
+}
+"""Those that the release of the pin cannot replay."""
+
+ASYNC_KINDS = tuple(name for name in ALL_KINDS if name not in ("drafts", "external"))
 """Those that can be replayed with late results: neither drafts nor transfers go with them."""
+
+
+def kinds_of(profile: str, async_scheduling: bool = False) -> tuple[str, ...]:
+    """What is compared with the release of a profile."""
+    kinds = ASYNC_KINDS if async_scheduling else tuple(ALL_KINDS)
+    if profile == "v0.22":
+        return kinds
+    return (*kinds, *NEWER_KINDS)
