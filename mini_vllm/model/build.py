@@ -109,7 +109,7 @@ def load_model(
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
     if can_share and getattr(head, "weight", None) is None and head.blocks is not None:
-        model.model.embed_tokens = TiedEmbedding(head.blocks)
+        model.model.embed_tokens = TiedEmbedding(head.blocks, model.dtype)
     return model
 
 

@@ -354,20 +354,21 @@ class Embedding(nn.Module):
 class TiedEmbedding(nn.Module):
     """An :class:`Embedding` that reads its rows from `blocks`, the packed weight of the head.
 
-    So a weight that both use is in memory once.
+    So a weight that both use is in memory once. Rows are given in `dtype`, the model's: a product
+    may keep its weight narrower than what the rest of the model is kept in.
     """
 
-    def __init__(self, blocks: Tensor) -> None:
+    def __init__(self, blocks: Tensor, dtype: torch.dtype) -> None:
         super().__init__()
-        self.blocks, self.is_whole = blocks, True
+        self.blocks, self.dtype, self.is_whole = blocks, dtype, True
 
     @property
     def weight(self) -> Tensor:
         """All rows `[vocab, hidden]`: a copy, made each time."""
-        return native.unpack(self.blocks)
+        return native.unpack(self.blocks).to(self.dtype)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        return native.unpack_rows(self.blocks, input_ids)
+        return native.unpack_rows(self.blocks, input_ids).to(self.dtype)
 
 
 class Linear(nn.Module):

@@ -18,7 +18,7 @@ from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.lora.slots import slot_dtype
 from mini_vllm.model.build import load_model
-from mini_vllm.model.layers import NARROW
+from mini_vllm.model.layers import NARROW, TiedEmbedding
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.narrow import MOST_TOKENS, LayerCall, linears_of
 from mini_vllm.quantization.config import get_quantization_config
@@ -268,6 +268,15 @@ def test_one_call_adds_each_tokens_adapter(
     monkeypatch.setattr(LayerCall, "takes", lambda *_: False)
     for ours, wanted in zip(whole, paged_logits(model, *schedule), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=near, atol=near * float(wanted.std()))
+
+
+def test_rows_of_a_heads_blocks_have_the_models_dtype() -> None:
+    """A head multiplies in bfloat16 where the processor does; a narrow model's rest is float32."""
+    weight = torch.randn(64, 32).bfloat16()
+    embedding = TiedEmbedding(native.pack(weight), torch.float32)
+    rows = embedding(torch.tensor([5, 40]))
+    assert rows.dtype == embedding.weight.dtype == torch.float32
+    assert torch.equal(rows, weight[[5, 40]].float())
 
 
 def test_slots_leave_the_call_whole() -> None:
