@@ -25,7 +25,7 @@ from mini_vllm.config import CacheConfig, EngineConfig, SchedulerConfig
 from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import ModelRunnerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.model.interface import FULL, KVCacheSpec, LayerSpec, StateTensor
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from labkit.inside.patience import Patience, until_ended
+from labkit.inside.timeouts import Patience, until_ended
 
 LIMITS = "LABKIT_LIMITS"
 LIFELINE = "LABKIT_LIFELINE"
@@ -53,7 +53,7 @@ class Limits:
             (RLIMIT_NPROC, which does not bind root); 0 = no limit.
         files: how many may be open (RLIMIT_NOFILE): what waits in sockets and pipes is counted
             for no process; 0 = no limit.
-        alone: it may start no other process (`labkit.inside.alone`).
+        alone: it may start no other process (`labkit.inside.one_process`).
     """
 
     seconds: float = 60.0
@@ -112,7 +112,7 @@ def prepare_from_environment() -> None:
     _lower(resource.RLIMIT_FSIZE, wanted.file_mb << 20)
     _lower(resource.RLIMIT_CORE, 0)
     if wanted.alone:
-        from labkit.inside.alone import stay_alone
+        from labkit.inside.one_process import stay_alone
 
         stay_alone()
 

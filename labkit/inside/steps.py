@@ -1,7 +1,7 @@
 """What a worker does on the learner's stack: one step of a program, or of a scenario.
 
 Nothing here raises, and nothing here knows the pipe or the request's name: whoever walks up from a
-learner's function finds these frames, and behind them only `labkit.inside.apart`.
+learner's function finds these frames, and behind them only `labkit.inside.own_stack`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The child's side of `labkit.process.worker`: read a request, run its scenario, write the answer.
 
 Answers go to a private copy of stdout; what the learner's code prints goes to stderr and cannot be
-taken for an answer. What the learner wrote runs in another thread than this (`labkit.inside.apart`)
-and gets one step at a time, so that no walk up its callers reaches the pipe, the name of the
-request, or the steps that are still to come. In a sandbox this side is out of `sys.modules`, too,
-and no code may ask for all objects or all frames.
+taken for an answer. What the learner wrote runs in another thread than this
+(`labkit.inside.own_stack`) and gets one step at a time, so that no walk up its callers reaches the
+pipe, the name of the request, or the steps that are still to come. In a sandbox this side is out of
+`sys.modules`, too, and no code may ask for all objects or all frames.
 
 All of that makes it harder, and not impossible, to write observations by other means than by being
 observed: this is one process. Therefore the parent trusts none of it. Whatever runs here only gets
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.inside import apart, steps, unchanged
+from labkit.inside import own_stack, steps, unchanged
 
 PROGRAM = "labkit.inside.basic:run_program"
 WATCH = "labkit.inside.unchanged:watch"
@@ -43,7 +43,7 @@ def main() -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    do, read = apart.start(), json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+    do, read = own_stack.start(), json.JSONDecoder().scan_once  # type: ignore[attr-defined]
     watch = None
     for raw in requests:
         request, _ = read(raw.decode(), 0)

@@ -24,7 +24,7 @@ from typing import Any
 
 from labkit.course.remedies import remedy
 from labkit.course.root import ROOT
-from labkit.inside.patience import until_ended
+from labkit.inside.timeouts import until_ended
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
 from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
 from labkit.trace.generate import prompt_length

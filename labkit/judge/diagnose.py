@@ -16,7 +16,7 @@ from labkit.course.manifest import Phase
 from labkit.inside.alarm import shorten
 from labkit.judge import readable
 from labkit.judge.declared import declared_otherwise, kept_nothing
-from labkit.judge.nearby import (
+from labkit.judge.moved_code import (
     UPSTREAM_IMPORT,
     about_module,
     imports_vllm,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labkit.course.files import set_aside
 from labkit.course.manifest import Phase
-from labkit.judge import hidden, public, told
+from labkit.judge import hidden, public, variables
 
 LEAST_TEST_SECONDS = 120.0
 """For all answers of one test. An endless loop ends sooner, by the time of its one answer; this is
@@ -52,7 +52,7 @@ def run_hidden(
         hidden.ISOLATION: rung,
         hidden.TASKS: ",".join(tasks),
         "HYPOTHESIS_PROFILE": "unshrunk" if stop else "graded",
-        told.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
+        variables.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
     }
     extra |= {hidden.ASKED: str(asked)} if asked else {}
     with set_aside() as aside:

@@ -21,8 +21,8 @@ from labkit.course import notebook_source
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.skeleton import is_todo, todo_in
 from labkit.inside import alarm, child
-from labkit.judge import notebook_judge, told
-from labkit.judge.kept import NOTEBOOK, Kept, Verdicts
+from labkit.judge import notebook_judge, variables
+from labkit.judge.reused import NOTEBOOK, Kept, Verdicts
 from labkit.process import overlay, reach
 
 PHASE_SECONDS = 60.0
@@ -44,7 +44,7 @@ class Test:
     Attributes:
         outcome: "passed", "failed", "todo" (it reached a hole), "hang", "skipped" or "not run".
         waits_for: the task of the hole it reached, if `outcome` is "todo".
-        kept: it passed before and did not run again (`labkit.judge.kept`).
+        kept: it passed before and did not run again (`labkit.judge.reused`).
         detail: what `labkit.judge.pytest_report` wrote: error, message, frames, yours, expected, …
     """
 
@@ -144,7 +144,7 @@ def judge(
         left = [exercise for exercise in phase.exercises if exercise.id not in kept.tasks]
         result = PhaseResult(phase, [], whole=True)
         if left:
-            extra = {told.KEPT: ",".join(kept.tasks)}
+            extra = {variables.KEPT: ",".join(kept.tasks)}
             targets = files_of(phase, left) if kept.tasks else [phase.public_tests]
             result = run_tests(phase, targets, mapping, extra=extra)
             _blame_end(result)
@@ -217,9 +217,9 @@ def run_tests(
             base = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            told.REPORT: str(report),
-            told.SECONDS: str(phase.test_seconds),
-            told.WATCH: json.dumps(_watch(phase, mapping)),
+            variables.REPORT: str(report),
+            variables.SECONDS: str(phase.test_seconds),
+            variables.WATCH: json.dumps(_watch(phase, mapping)),
             **phase.environment,
             **({reach.VARIABLE: str(elsewhere)} if mapping else {}),
             **(extra or {}),

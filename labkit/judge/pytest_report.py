@@ -25,12 +25,12 @@ import pytest
 from labkit.inside import alarm, child
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.inside.basic import is_busy
-from labkit.judge import told
+from labkit.judge import variables
 from labkit.judge.caught import watching
 from labkit.judge.difference import first_difference
-from labkit.judge.meant import meant
 from labkit.judge.return_types import wrong_return
-from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
+from labkit.judge.similar_names import meant
+from labkit.judge.variables import KEPT, REPORT, SECONDS, WATCH
 from labkit.process import reach
 from labkit.testing import Divergence
 
@@ -62,8 +62,8 @@ class Reporter:
     def write(self, record: dict[str, Any]) -> None:
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
-        if told.listener:
-            told.listener(record)
+        if variables.listener:
+            variables.listener(record)
 
     @pytest.hookimpl(trylast=True)  # after all that leave tests out
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -17,7 +17,7 @@ from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import left_todo, open_holes, skeleton
 from labkit.course.state import State, fingerprint
 from labkit.judge import diagnose, mistakes, public
-from labkit.judge.kept import Verdicts
+from labkit.judge.reused import Verdicts
 from labkit.judge.suspects import place_to_edit, root_of, suspects
 from labkit.learner import hints, screen
 from labkit.process import overlay

@@ -14,9 +14,9 @@ from labkit.course.source import Function
 from labkit.inside.alarm import shorten
 from labkit.judge import diagnose
 from labkit.judge.diagnose import Problem
-from labkit.judge.kept import Kept
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
+from labkit.judge.reused import Kept
 from labkit.judge.suspects import place_of, root_of, source_line
 
 SHOWN_PRINTS = 8

@@ -16,7 +16,7 @@ ABOUT_SERVICE = (
 
 def measure_service() -> dict[str, Any]:
     """Streams through `AsyncLLM`: what each reader got, in how many outputs, and when."""
-    import mini_vllm.engine.core_proc  # noqa: F401  (its loop runs in the other process)
+    import mini_vllm.engine.clients.core_proc  # noqa: F401  (its loop runs in the other process)
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
 
     options: dict[str, Any] = {"dtype": "float32", "num_gpu_blocks": 200, "max_model_len": 256}

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from labkit.inside import child, plain
-from labkit.inside.patience import Patience
 from labkit.inside.program import Program
+from labkit.inside.timeouts import Patience
 from labkit.process import overlay
 
 __all__ = ["Program", "Worker", "WorkerError"]

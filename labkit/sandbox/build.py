@@ -61,12 +61,12 @@ START = """
 import sys
 sys.path[:0] = {ours}
 sys.path += {packages}
-from labkit.inside import apart, child, worker_child
+from labkit.inside import child, own_stack, worker_child
 child.prepare_from_environment()
 child.be_killed_first()
 main = worker_child.main
-apart.hide()
-del apart, child, worker_child
+own_stack.hide()
+del child, own_stack, worker_child
 main()
 """
 

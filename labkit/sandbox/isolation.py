@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.inside import child
-from labkit.inside.patience import until_ended
+from labkit.inside.timeouts import until_ended
 from labkit.sandbox import namespaces
 
 AUTO = "auto"

@@ -21,7 +21,7 @@ from labkit.course.root import ROOT
 from labkit.course.skeleton import skeleton
 from labkit.course.state import State
 from labkit.inside import child
-from labkit.judge import told as pytest_told
+from labkit.judge import variables
 from labkit.judge.public import task_of
 from labkit.learner import rounds
 from labkit.practice import quiz
@@ -108,13 +108,13 @@ class Driver:
 
     def _run(self, out: Screen, asked: Asked) -> bool:
         """Judge a phase, or one task of it."""
-        pytest_told.listener = self._hear
+        variables.listener = self._hear
         try:
             return rounds.judge_and_show(
                 asked["phase"], task=asked.get("task", ""), out=out, keeps=False
             )
         finally:
-            pytest_told.listener = None
+            variables.listener = None
 
     def _hear(self, record: dict[str, Any]) -> None:
         """Of the first run of pytest, each test as it comes in. What follows only looks for the
@@ -127,7 +127,7 @@ class Driver:
             outcome = "todo" if todo else record["outcome"]
             self.post({"event": "check", "id": record["id"], "outcome": outcome})
         elif record["event"] == "end":
-            pytest_told.listener = None
+            variables.listener = None
 
     def _hint(self, out: Screen, asked: Asked) -> None:
         phase, task = asked["phase"], asked.get("task", "")

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from labkit.course.root import ROOT
-from labkit.inside.patience import until_ended
+from labkit.inside.timeouts import until_ended
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
 from labkit.trace.generate import generate as generate_trace

@@ -135,7 +135,7 @@ class ReferenceSubject:
 
     def __init__(self, config: TraceConfig, scheduler_class: Callable[..., Any] | None = None):
         from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
-        from mini_vllm.engine.features import make_scheduler
+        from mini_vllm.engine.parts.features import make_scheduler
 
         self.config = config
         self.requests: dict[str, Any] = {}

@@ -28,19 +28,19 @@ from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.arg_utils import AsyncEngineArgs
 from mini_vllm.engine.checked_config import load_model_args
+from mini_vllm.engine.clients.dp_process_client import DataParallelProcessClient
+from mini_vllm.engine.clients.loops import do_in
+from mini_vllm.engine.clients.messages import EngineCoreOutputs, check_travels
+from mini_vllm.engine.clients.process_client import ProcessClient
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.control_checks import check_seconds
 from mini_vllm.engine.controls import EngineControls
-from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
-from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor
-from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.engine.loops import do_in
-from mini_vllm.engine.messages import EngineCoreOutputs, check_travels
 from mini_vllm.engine.online_pooling import OnlinePooling
 from mini_vllm.engine.output_processor import OutputProcessor
-from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.engine.parts.images import make_image_processor
+from mini_vllm.engine.parts.limits import PromptLimits
 from mini_vllm.engine.startup import with_limits
 from mini_vllm.errors import RequestError, show
 from mini_vllm.inputs import PromptType, text_of

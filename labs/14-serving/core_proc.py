@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.engine.messages import (
+from mini_vllm.engine.clients.messages import (
     TRAVEL,
     EngineCoreOutputs,
     EngineInfo,

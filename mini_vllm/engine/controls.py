@@ -80,7 +80,7 @@ class EngineControls(ABC):
     # ------------------------------------------------------------------ pausing
 
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
-        """See :meth:`~mini_vllm.engine.core_proc.EngineCoreProc.pause_generation`.
+        """See :meth:`~mini_vllm.engine.clients.core_proc.EngineCoreProc.pause_generation`.
 
         Raises:
             ValueError: for another mode.

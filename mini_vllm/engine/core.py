@@ -31,7 +31,6 @@ from mini_vllm.core.scheduler_output import (
     SchedulerStats,
     accepted_drafts,
 )
-from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
 from mini_vllm.engine.checked_config import (
     check_shape,
@@ -40,10 +39,11 @@ from mini_vllm.engine.checked_config import (
     with_hybrid_kv_cache,
     with_supported_dtype,
 )
-from mini_vllm.engine.features import make_scheduler
-from mini_vllm.engine.images import make_image_processor, with_encoder_limits
-from mini_vllm.engine.kv import EngineKV
-from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.engine.parts.adapters import EngineAdapters
+from mini_vllm.engine.parts.features import make_scheduler
+from mini_vllm.engine.parts.images import make_image_processor, with_encoder_limits
+from mini_vllm.engine.parts.kv import EngineKV
+from mini_vllm.engine.parts.limits import PromptLimits
 from mini_vllm.engine.startup import make_ready, say_limits
 from mini_vllm.engine.step import step
 from mini_vllm.engine.turn import Turn

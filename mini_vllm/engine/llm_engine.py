@@ -14,9 +14,9 @@ from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerStats
-from mini_vllm.engine.client import EngineClient, InprocClient
+from mini_vllm.engine.clients.client import EngineClient, InprocClient
+from mini_vllm.engine.clients.dp_client import DataParallelClient
 from mini_vllm.engine.core import EngineCore
-from mini_vllm.engine.dp_client import DataParallelClient
 from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.log_stats import LogStats
 from mini_vllm.engine.offline_controls import OfflineControls

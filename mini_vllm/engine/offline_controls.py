@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mini_vllm.engine.client import EngineClient
+from mini_vllm.engine.clients.client import EngineClient
 from mini_vllm.engine.control_checks import check_reset, check_sleep
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.profile import check_profiler_config, profiled, trace_file

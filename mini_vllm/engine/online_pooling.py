@@ -12,7 +12,7 @@ from typing import Any
 
 from mini_vllm.engine.exceptions import EngineGenerateError
 from mini_vllm.engine.input_processor import InputProcessor
-from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.engine.parts.limits import PromptLimits
 from mini_vllm.engine.pooling_inputs import PoolingTokenizer, Tokenization
 from mini_vllm.inputs import PromptType, as_tokens
 from mini_vllm.lora.request import LoRARequest

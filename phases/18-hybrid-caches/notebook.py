@@ -23,7 +23,7 @@ from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.scheduler_output import ModelRunnerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.model.mixers.gated_delta import recurrent_gated_delta_rule
 from mini_vllm.model.mixers.sinks import add_sink
 from mini_vllm.request import Request

@@ -1,1 +1,1 @@
-../../mini_vllm/engine/core_proc.py
+../../mini_vllm/engine/clients/core_proc.py

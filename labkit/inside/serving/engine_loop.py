@@ -124,7 +124,7 @@ def message_of(words: Sequence[Any]) -> tuple[Any, Any]:
     none.
     """
     from mini_vllm.core.engine_request import EngineCoreRequest
-    from mini_vllm.engine.messages import MessageKind, UtilityCall
+    from mini_vllm.engine.clients.messages import MessageKind, UtilityCall
     from mini_vllm.sampling_params import SamplingParams
 
     kind, *rest = words
@@ -140,7 +140,7 @@ def message_of(words: Sequence[Any]) -> tuple[Any, Any]:
 
 def make_loop(running: dict[str, int], messages: Sequence[Any], later: Sequence[Any]) -> Any:
     """(the loop, its diary, what it sends)."""
-    from mini_vllm.engine import core_proc
+    from mini_vllm.engine.clients import core_proc
 
     diary: list[Any] = []
     core = ToyCore(running, diary)
@@ -177,7 +177,7 @@ def take_messages(
 ) -> dict[str, Any]:
     """What one turn of `_process_input_queue` does; messages are noted, ADDs and ABORTs obeyed."""
     from mini_vllm.core.interface import PauseState
-    from mini_vllm.engine.core_proc import ShutdownState
+    from mini_vllm.engine.clients.core_proc import ShutdownState
 
     loop, diary, _ = make_loop(running, messages, later)
     loop.shutdown_state = ShutdownState[state]
@@ -206,7 +206,7 @@ def handle_messages(
     running: dict[str, int], messages: Sequence[Any], state: str = "RUNNING", now: float = 0.0
 ) -> dict[str, Any]:
     """What `_handle_message` does with each message: to the engine, to those outside."""
-    from mini_vllm.engine.core_proc import ShutdownState
+    from mini_vllm.engine.clients.core_proc import ShutdownState
 
     loop, diary, sent = make_loop(running, [], [])
     loop.shutdown_state, loop.core.now = ShutdownState[state], now
@@ -228,7 +228,7 @@ def with_clock(core: ToyCore | None) -> None:
     """Let the loop's module see the toy's clock, or the real one again."""
     import time
 
-    from mini_vllm.engine import core_proc
+    from mini_vllm.engine.clients import core_proc
 
     core_proc.time = time if core is None else ToyClock(core)  # type: ignore[assignment]
 

@@ -61,7 +61,7 @@ def say(engine: Any, *lines: Sequence[Any]) -> None:
     """Let the toy send a step's outputs: `[stream, token ids, finish reason]`, with a completion's
     number behind if there are several."""
     from mini_vllm.core.scheduler_output import EngineCoreOutput
-    from mini_vllm.engine.messages import EngineCoreOutputs
+    from mini_vllm.engine.clients.messages import EngineCoreOutputs
 
     outputs = []
     for stream, ids, reason, *number in lines:
@@ -242,7 +242,7 @@ def slice_of_outputs(lines: Sequence[Any], stopped: Sequence[str] = ()) -> dict[
     """What `_process` does with outputs `[id, token ids]`, of which "a" and "b" have streams, and
     "c" is known to the output processor only. Some end by a stop string."""
     from mini_vllm.core.scheduler_output import EngineCoreOutput
-    from mini_vllm.engine.messages import EngineCoreOutputs
+    from mini_vllm.engine.clients.messages import EngineCoreOutputs
 
     diary: list[Any] = []
     known = {name: SimpleNamespace(request_id=name) for name in "abc"}
@@ -291,8 +291,8 @@ def handler(messages: Sequence[Any], error: str = "", late: Sequence[int] = ()) 
     wait. Beside the handler runs a neighbour that counts its turns.
     """
     from mini_vllm.core.scheduler_output import EngineCoreOutput
+    from mini_vllm.engine.clients.messages import EngineCoreOutputs
     from mini_vllm.engine.exceptions import EngineDeadError
-    from mini_vllm.engine.messages import EngineCoreOutputs
 
     diary: list[Any] = []
 

@@ -64,8 +64,8 @@ def shut_down_after(
     Returns:
         Who was told an end and which, in this order; and the tokens that each request got.
     """
-    from mini_vllm.engine import core_proc
-    from mini_vllm.engine.messages import MessageKind
+    from mini_vllm.engine.clients import core_proc
+    from mini_vllm.engine.clients.messages import MessageKind
 
     inbox: queue.Queue[Any] = queue.Queue()
     sent: queue.Queue[Any] = queue.Queue()

@@ -24,7 +24,7 @@ def _specs(*kinds: str, window: int = 16) -> list[Any]:
 
 def _engine(specs: list[Any]) -> Any:
     from mini_vllm.config import CacheConfig, SchedulerConfig
-    from mini_vllm.engine.features import make_scheduler
+    from mini_vllm.engine.parts.features import make_scheduler
 
     return make_scheduler(SchedulerConfig(256, 4, 512), CacheConfig(BLOCK, 400), groups=specs)
 

@@ -23,7 +23,7 @@ from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 

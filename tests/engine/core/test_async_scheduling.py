@@ -15,7 +15,7 @@ from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import ModelRunnerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams

@@ -12,7 +12,7 @@ from mini_vllm.core.extension import SchedulerExtension, overriding
 from mini_vllm.core.finish_step import end_hopeless
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.engine.features import make_scheduler as make_with_features
+from mini_vllm.engine.parts.features import make_scheduler as make_with_features
 from mini_vllm.policies import POLICIES
 from mini_vllm.request import Request
 from mini_vllm.request import RequestStatus as S

@@ -18,7 +18,7 @@ import pytest
 
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
-from mini_vllm.engine.dp_process_client import DataParallelProcessClient
+from mini_vllm.engine.clients.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.executor.multiproc import WorkerHandle
 from mini_vllm.lora.request import LoRARequest

@@ -9,7 +9,7 @@ import pytest
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.distributed.dp_router import DPRouter
-from mini_vllm.engine.prefix_routing import REQUEST_TOKENS, PrefixRouting
+from mini_vllm.engine.clients.prefix_routing import REQUEST_TOKENS, PrefixRouting
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.sampling_params import SamplingParams
 

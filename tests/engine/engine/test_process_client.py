@@ -14,9 +14,9 @@ import zmq
 import zmq.asyncio
 
 from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.clients.messages import EngineCoreOutputs, EngineInfo, MessageKind, encode
+from mini_vllm.engine.clients.process_client import ProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError
-from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo, MessageKind, encode
-from mini_vllm.engine.process_client import ProcessClient
 from tests.engine.pace import PATIENCE
 
 

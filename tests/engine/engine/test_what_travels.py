@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mini_vllm import AsyncEngineArgs, AsyncLLM, SamplingParams
-from mini_vllm.engine.messages import MessageKind
+from mini_vllm.engine.clients.messages import MessageKind
 from mini_vllm.outputs import RequestOutput
 from tests.engine.pace import PATIENCE
 

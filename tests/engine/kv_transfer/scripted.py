@@ -13,7 +13,7 @@ from mini_vllm.core.scheduler_output import (
     ModelRunnerOutput,
     SchedulerOutput,
 )
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.kv_transfer import KVConnectorBase_V1, KVConnectorMetadata
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.request import Request

@@ -11,7 +11,7 @@ import zmq
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.config import CacheConfig, KVEventsConfig, SchedulerConfig
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.kv_transfer.events import (
     AllBlocksCleared,
     BlockRemoved,

@@ -7,7 +7,7 @@ import pytest
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.restart import Checkpoint, restart
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.policies import POLICIES
 from mini_vllm.request import RequestStatus
 from mini_vllm.sampling_params import SamplingParams

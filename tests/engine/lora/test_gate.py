@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.lora.scheduling import LoRASchedulerExtension
 from mini_vllm.request import Request, RequestStatus
 

@@ -11,7 +11,7 @@ from mini_vllm.core.encoder_cache_manager import EncoderCacheManager, compute_mm
 from mini_vllm.core.encoder_inputs import EncoderInputs
 from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.config import MultiModalConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.engine.messages import decode_request, encode
+from mini_vllm.engine.clients.messages import decode_request, encode
 from mini_vllm.entrypoints.openai.protocol import TokenizeRequest
 from mini_vllm.entrypoints.openai.tokenization import create_tokenize
 from mini_vllm.multimodal import processing

@@ -16,8 +16,13 @@ from starlette.testclient import TestClient
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.checked_config import make_engine_config
+from mini_vllm.engine.clients.messages import (
+    EngineCoreOutputs,
+    decode_outputs,
+    decode_request,
+    encode,
+)
 from mini_vllm.engine.core import EngineCore
-from mini_vllm.engine.messages import EngineCoreOutputs, decode_outputs, decode_request, encode
 from mini_vllm.entrypoints.openai.api_server import build_app
 from mini_vllm.entrypoints.openai.state import ServerState
 from mini_vllm.model.checkpoint_files import load_tokenizer
@@ -25,7 +30,7 @@ from mini_vllm.observability.metrics import PrometheusRecorder
 
 
 class HereClient:
-    """What :class:`~mini_vllm.engine.process_client.ProcessClient` is to a front end."""
+    """What :class:`~mini_vllm.engine.clients.process_client.ProcessClient` is to a front end."""
 
     dead: str | None = None
 

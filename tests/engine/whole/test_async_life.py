@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mini_vllm import AsyncEngineArgs, AsyncLLM, EngineDeadError, SamplingParams
-from mini_vllm.engine import process_client
+from mini_vllm.engine.clients import process_client
 from mini_vllm.sampling_params import RequestOutputKind
 from tests.engine.entrypoints.server import ROOT
 from tests.engine.pace import PACED, PATIENCE, Brake

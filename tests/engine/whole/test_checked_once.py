@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.engine.parts.limits import PromptLimits
 
 
 @pytest.fixture

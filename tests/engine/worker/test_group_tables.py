@@ -24,7 +24,7 @@ from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.scheduler_output import ModelRunnerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.entrypoints import info
 from mini_vllm.model.families.table import QueryGrowth
 from mini_vllm.model.parts.attention import growth

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from labkit.inside.serving.small_engine import SmallCore, shut_down_after
-from mini_vllm.engine import core_proc
-from mini_vllm.engine.messages import MessageKind
+from mini_vllm.engine.clients import core_proc
+from mini_vllm.engine.clients.messages import MessageKind
 
 
 @pytest.mark.parametrize("seed", range(20))

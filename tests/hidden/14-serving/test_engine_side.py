@@ -197,7 +197,7 @@ def test_14_4_nobody_waits_when_nobody_is_left(subject: Any) -> None:
         "builtins:exec",
         """
 from labkit.inside.serving.engine_loop import make_loop, with_clock
-from mini_vllm.engine.core_proc import ShutdownState
+from mini_vllm.engine.clients.core_proc import ShutdownState
 
 loop, _, _ = make_loop({}, [], [])
 held, seen = ["block"], []

@@ -353,7 +353,7 @@ import inspect
 from labkit.inside.serving.front_end import end, make_engine, sampling, say
 from labkit.inside.serving.turns import run, turns
 from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.engine.messages import EngineCoreOutputs
+from mini_vllm.engine.clients.messages import EngineCoreOutputs
 
 """
 

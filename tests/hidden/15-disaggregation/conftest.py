@@ -8,7 +8,7 @@ import pytest
 
 from labkit.judge.hidden import import_first
 
-PACKAGES = ("torch", "mini_vllm.engine.features", "mini_vllm.kv_transfer.p2p")
+PACKAGES = ("torch", "mini_vllm.engine.parts.features", "mini_vllm.kv_transfer.p2p")
 
 
 @pytest.fixture(autouse=True)

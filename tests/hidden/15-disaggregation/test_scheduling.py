@@ -18,7 +18,7 @@ KV = "mini_vllm.kv_transfer."
 
 def new_scheduler(p: Program, connector: Any, num_blocks: int, budget: int, rows: int) -> Any:
     return p.call(
-        "mini_vllm.engine.features:make_scheduler",
+        "mini_vllm.engine.parts.features:make_scheduler",
         p.new(
             "mini_vllm.config:SchedulerConfig",
             max_num_batched_tokens=budget,

@@ -105,7 +105,7 @@ def test_16_6_a_real_model_says_the_same(subject: Any, draw: random.Random) -> N
     """The real engine with your scheduler: who is served when changes, and no token does."""
     prompts = [[draw.randint(1, 1000) for _ in range(draw.choice([5, 40, 180]))] for _ in range(7)]
 
-    for package in ("torch", "mini_vllm.engine.features", "mini_vllm.engine.llm"):
+    for package in ("torch", "mini_vllm.engine.parts.features", "mini_vllm.engine.llm"):
         warm = Program()  # an import is an answer of its own, with a time of its own
         warm.call("importlib:import_module", package)
         subject.run(warm)

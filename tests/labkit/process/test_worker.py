@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from labkit.course.root import ROOT
 from labkit.inside import child, plain
-from labkit.inside.patience import Patience
+from labkit.inside.timeouts import Patience
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process import overlay
 from labkit.process.worker import Program, Worker, WorkerError

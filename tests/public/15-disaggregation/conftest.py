@@ -15,7 +15,7 @@ from mini_vllm.config import CacheConfig, KVTransferConfig, SchedulerConfig
 from mini_vllm.core.finish_step import finish_step
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.scheduler_output import KVConnectorOutput, ModelRunnerOutput
-from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorBase_V1, KVConnectorRole
 from mini_vllm.kv_transfer.leases import Lease, Leases
 from mini_vllm.kv_transfer.offload_manager import (

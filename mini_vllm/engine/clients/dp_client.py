@@ -20,9 +20,9 @@ from typing import Any
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.distributed.dp_router import DPRouter, one_answer
-from mini_vllm.engine.client import EngineClient, call_utility
+from mini_vllm.engine.clients.client import EngineClient, call_utility
+from mini_vllm.engine.clients.prefix_routing import PrefixRouting
 from mini_vllm.engine.core import EngineCore
-from mini_vllm.engine.prefix_routing import PrefixRouting
 
 
 class DataParallelClient(EngineClient):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labkit.inside import basic, patience
+from labkit.inside import basic, timeouts
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_a_turn_counts_for_no_more_than_its_length(
     monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     clock = Clock(pauses=pauses)
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(timeouts, "time", clock)
     asked = []
 
     def never(timeout: float) -> None:
@@ -51,14 +51,14 @@ def test_a_turn_counts_for_no_more_than_its_length(
         raise subprocess.TimeoutExpired("a child", timeout)
 
     with pytest.raises(subprocess.TimeoutExpired):
-        patience.until_ended(never, 1.0)
+        timeouts.until_ended(never, 1.0)
     assert sum(asked) == pytest.approx(1.0)
     assert clock.now == pytest.approx(1.0 + sum(pauses), abs=0.01)
 
 
 def test_what_ends_in_a_pause_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(pauses=[60.0])
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(timeouts, "time", clock)
     answers: Any = iter([None, 7])
 
     def second(timeout: float) -> int:
@@ -67,7 +67,7 @@ def test_what_ends_in_a_pause_has_ended(monkeypatch: pytest.MonkeyPatch) -> None
             raise subprocess.TimeoutExpired("a child", timeout)
         return int(answer)
 
-    assert patience.until_ended(second, 1.0) == 7
+    assert timeouts.until_ended(second, 1.0) == 7
 
 
 @pytest.mark.parametrize(

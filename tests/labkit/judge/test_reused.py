@@ -12,7 +12,7 @@ import pytest
 
 from labkit.course.manifest import Course
 from labkit.course.root import find_root
-from labkit.judge.kept import Kept, Verdicts
+from labkit.judge.reused import Kept, Verdicts
 from labkit.learner import commands as loop
 from labkit.process import overlay, reach
 from tests.labkit.toy_course import lab, make_course, noted_ends, rewrite, solve, write

@@ -24,9 +24,8 @@ import zmq.asyncio
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.engine.exceptions import EngineDeadError
-from mini_vllm.engine.loops import do_in, runs_elsewhere
-from mini_vllm.engine.messages import (
+from mini_vllm.engine.clients.loops import do_in, runs_elsewhere
+from mini_vllm.engine.clients.messages import (
     EngineCoreOutputs,
     EngineInfo,
     MessageKind,
@@ -39,6 +38,7 @@ from mini_vllm.engine.messages import (
     encode,
     encode_call,
 )
+from mini_vllm.engine.exceptions import EngineDeadError
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def make_engine_core(config: EngineConfig, scheduler: str, replica: int = 0) -> 
 def _run(
     config: EngineConfig, scheduler: str, replica: int, input_path: str, output_path: str
 ) -> None:
-    from mini_vllm.engine.core_proc import run_engine_core
+    from mini_vllm.engine.clients.core_proc import run_engine_core
 
     make_core = functools.partial(make_engine_core, config, scheduler, replica)
     run_engine_core(make_core, input_path, output_path)

@@ -12,17 +12,17 @@ from typing import Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.distributed.dp_router import DPRouter, one_answer
-from mini_vllm.engine.loops import do_in
-from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
-from mini_vllm.engine.prefix_routing import PrefixRouting
-from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.engine.clients.loops import do_in
+from mini_vllm.engine.clients.messages import EngineCoreOutputs, EngineInfo
+from mini_vllm.engine.clients.prefix_routing import PrefixRouting
+from mini_vllm.engine.clients.process_client import ProcessClient
 
 
 class DataParallelProcessClient:
     """Sends every request to one of several engines; the end of one is the end of all.
 
-    It does what a :class:`~mini_vllm.engine.process_client.ProcessClient` does, for the front end
-    that has one.
+    It does what a :class:`~mini_vllm.engine.clients.process_client.ProcessClient` does for a front
+    end with one engine.
 
     Args:
         config: of all engines.

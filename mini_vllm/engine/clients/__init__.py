@@ -1,0 +1,1 @@
+"""How a front end reaches an engine: in its process, in another one, or several of them."""
