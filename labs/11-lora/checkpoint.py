@@ -57,6 +57,19 @@ Targets = Mapping[str, LoRATarget]
 """By the checkpoint's name of the projection: ``model.layers.0.self_attn.q_proj``."""
 
 
+WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+"""What stands before a decoder's layers, by the class that an adapter was trained with: one trained
+on the language model alone serves the model that sees, and the other way round."""
+
+
+def own_name(module: str, start: str) -> str:
+    """A module as the base's own checkpoint calls it, which writes ``start`` before the layers."""
+    for wrapper in (start, *WRAPPERS):
+        if module.startswith(f"{wrapper}layers."):
+            return start + module.removeprefix(wrapper)
+    return module
+
+
 @dataclass(frozen=True)
 class LoRAModel:
     """One adapter, ready to be copied into a slot.
@@ -131,11 +144,16 @@ class LoRAModel:
             config = PEFTHelper.from_json(files.config)
             config.validate_legal()
             tensors = read_tensors(files, Path(path) / WEIGHTS_FILE)
+            start = next(iter(targets), "").partition("layers.")[0]
+            named = {n: parse_fine_tuned_lora_name(n)[0] for n in tensors}
             tensors = {
                 name: tensor
                 for name, tensor in tensors.items()
-                if not parse_fine_tuned_lora_name(name)[0].startswith(elsewhere)
+                if not own_name(named[name], start).startswith(elsewhere)
             }
+            # By the adapter's names, of which its alpha_pattern speaks, too.
+            given = {own_name(module, start): module for module in named.values()}
+            targets = {given.get(name, name): target for name, target in targets.items()}
             check_pairs(tensors, targets, lora_config.max_lora_rank)
             adapter = cls.from_tensors(key, tensors, config, targets)
             for module, target in targets.items():

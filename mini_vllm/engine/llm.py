@@ -39,7 +39,7 @@ from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.lazy_tokenizer import load_lazy_tokenizer
-from mini_vllm.multimodal.chat import take_images
+from mini_vllm.multimodal.chat import encode_chat, take_images, with_placeholders
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.param_checks import check_context
@@ -317,7 +317,9 @@ class LLM(OfflinePooling):
         """A conversation as a prompt, with the pictures that it holds."""
         plain, images = take_images(messages)
         text = self._render(plain, **options)
-        prompt = {"prompt": text, "prompt_token_ids": self._encode(text)}
+        sees = self.engine.input_processor.images is not None
+        token_ids = encode_chat(self.tokenizer, text, sees)
+        prompt = {"prompt": with_placeholders(text), "prompt_token_ids": token_ids}
         if not images:
             return prompt
         about = {"multi_modal_data": {"image": images}, "mm_processor_kwargs": mm_processor_kwargs}

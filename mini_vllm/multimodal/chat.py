@@ -6,14 +6,15 @@
     {"type": "image_pil", "image_pil": picture}
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0..."}}
 
-A message becomes text with a placeholder where each picture was, so that any chat template can
-write it.
+A message becomes text with a mark where each picture was, so that any chat template can write it.
+The mark is one that no message can hold: a text may speak of the placeholder, and is a text then.
 
 Source: vllm/entrypoints/chat_utils.py#L1541-L1600 (_parse_chat_message_content_parts) @ v0.22.1
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ PLACE_IN_CHAT = f"<|vision_start|>{PLACEHOLDER}<|vision_end|>"
 Source: vllm/model_executor/models/qwen3_vl.py#L1637-L1644
 (Qwen3VLForConditionalGeneration.get_placeholder_str) @ v0.22.1
 """
+PICTURE = f"<|picture {secrets.token_hex(16)}|>"
+"""A picture's placeholder until the conversation is tokenized; another one in each process."""
+_PLACE = PLACE_IN_CHAT.replace(PLACEHOLDER, PICTURE)
 TEXT_PARTS = {
     "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
     "thinking": "thinking",
@@ -71,20 +75,20 @@ def check_messages(messages: Any) -> None:
 
 
 def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
-    """Pictures as placeholders; text parts one a line, and nothing between text and picture."""
+    """Pictures as marks; text parts one a line, and nothing between text and picture."""
     text, follows_text = "", False
     for part in parts:
-        kind = part.get("type", "text") if isinstance(part, Mapping) else None
+        kind = _kind_of(part) if isinstance(part, Mapping) else None
         words = part_text(part)
         if words is not None:
             text += ("\n" if follows_text else "") + words
         elif kind == "image_pil":
             images.append(part.get("image_pil"))
-            text += PLACE_IN_CHAT
+            text += _PLACE
         elif kind in ("image_url", "input_image"):
             url = part.get("image_url")
             images.append(MediaURL(url.get("url") if isinstance(url, Mapping) else url))
-            text += PLACE_IN_CHAT
+            text += _PLACE
         else:
             raise ValueError(
                 f"a message holds the part {show(part)}; it must be of type text, image_pil or "
@@ -92,6 +96,46 @@ def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
             )
         follows_text = words is not None
     return text
+
+
+def _kind_of(part: Mapping[str, Any]) -> Any:
+    """What a part says that it is; one that does not say it is what it has."""
+    has = next((name for name in ("image_url", "image_pil") if name in part), "text")
+    return part.get("type") or has
+
+
+def encode_chat(
+    tokenizer: Any, text: str, sees: bool, add_special_tokens: bool = False
+) -> list[int]:
+    """Token ids of a conversation that a template has written.
+
+    Args:
+        sees: whether the model takes pictures. Then a placeholder in a message's text is text, and
+            gets the tokens of its letters: its own token would be taken for a picture.
+    """
+    if not sees or PLACEHOLDER not in text:
+        return _encode(tokenizer, with_placeholders(text), add_special_tokens)
+    half = len(PLACEHOLDER) // 2
+    spelled = [
+        token
+        for letters in (PLACEHOLDER[:half], PLACEHOLDER[half:])
+        for token in _encode(tokenizer, letters, False)
+    ]
+    ids: list[int] = []
+    for index, piece in enumerate(text.split(PLACEHOLDER)):
+        ids += spelled if index else []
+        ids += _encode(tokenizer, with_placeholders(piece), add_special_tokens and not index)
+    return ids
+
+
+def with_placeholders(text: str) -> str:
+    """A conversation as its reader knows it: with the placeholder where each picture is."""
+    return text.replace(PICTURE, PLACEHOLDER)
+
+
+def _encode(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return ids
 
 
 def part_text(part: Any) -> str | None:

@@ -9,7 +9,6 @@ Source: vllm/multimodal/media/connector.py#L74-L399 (MediaConnector) @ v0.22.1
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import urllib.request
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from mini_vllm.errors import show
@@ -53,9 +52,10 @@ class MediaURL:
             raise ValueError(
                 f'image {index}: image_url is {show(self.url)}; it must be {{"url": "data:..."}}'
             )
-        if self.url.startswith("data:"):
+        scheme = self.url.partition(":")[0].lower()
+        if scheme == "data":
             data = _decode(index, self.url)
-        elif self.url.startswith("file:"):
+        elif scheme == "file":
             data = _read(index, self.url, allowed_folder)
         else:
             data = _fetch(index, self.url, allowed_domains)
@@ -68,9 +68,13 @@ class MediaURL:
 
 
 def _decode(index: int, url: str) -> bytes:
-    """The bytes of ``data:image/png;base64,...``."""
+    """The bytes of ``data:image/png;base64,...``, as a browser reads it: names in any case, white
+    space and a missing end of padding do not count, and characters may be written as ``%2B``.
+
+    Source: https://fetch.spec.whatwg.org/#data-url-processor
+    """
     head, comma, text = url.partition(",")
-    if not comma or not head.endswith(";base64"):
+    if not comma or not head.rstrip().lower().endswith(";base64"):
         raise ValueError(
             f"image {index}: the data URL begins with {show(head)}; it must be "
             "data:image/png;base64,... (or jpeg, webp, ...)"
@@ -80,9 +84,10 @@ def _decode(index: int, url: str) -> bytes:
             f"image {index} has about {len(text) * 3 // 4} bytes; at most {MAX_BYTES} are "
             "accepted; send a smaller one"
         )
+    text = "".join((unquote(text) if "%" in text else text).split())
     try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except ValueError as error:  # binascii's, or of a character that is not ASCII
         raise ValueError(f"image {index} cannot be decoded: broken base64: {error}") from None
 
 

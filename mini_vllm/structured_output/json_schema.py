@@ -19,8 +19,14 @@ from decimal import Decimal
 from typing import Any
 
 from mini_vllm.structured_output import json_text
-from mini_vllm.structured_output.json_text import (
+from mini_vllm.structured_output.formats import (
     FORMATS,
+    LEAST_URI,
+    REMARKS,
+    URI_CHAR,
+    short_uri,
+)
+from mini_vllm.structured_output.json_text import (
     integer_range_pattern,
     json_string_of,
     literal,
@@ -30,6 +36,7 @@ from mini_vllm.structured_output.json_text import (
     string_but,
 )
 from mini_vllm.structured_output.patterns import (
+    ANCHORS,
     EMPTY,
     NOTHING,
     Call,
@@ -39,6 +46,8 @@ from mini_vllm.structured_output.patterns import (
     Union,
     any_but,
     concat,
+    is_anchored,
+    lengths_of,
     one_of,
     optional,
     parse_regex,
@@ -253,21 +262,19 @@ class _Compiler:
     # ------------------------------------------------------------ strings and numbers
     def string(self, schema: dict[str, Any], place: str) -> Pattern:
         low, high = _counts(schema, "minLength", "maxLength", place)
-        kinds = [key for key in ("pattern", "format") if key in schema]
         lengths = [key for key in ("minLength", "maxLength") if key in schema]
-        if len(kinds) == 2 or (kinds and lengths):
-            both = " and ".join((kinds + lengths)[:2])
-            raise SchemaError(
-                place, f"{both} cannot be enforced together; put the length into the pattern"
-            )
-        if "format" in schema:
-            return self.whole_string(FORMATS[schema["format"]])
+        form = None if schema.get("format") in REMARKS else schema.get("format")
+        if form is not None and "pattern" in schema:
+            raise _not_together(place, "pattern", "format")
+        if form is not None:
+            return self.formatted(form, low, high, place)
         if "pattern" in schema:
-            anything = Repeat(any_but([]), 0, None)
             try:
                 inner = parse_regex(schema["pattern"])
             except ValueError as error:
                 raise SchemaError(place, f"pattern: {error}") from None
+            self.check_length("pattern", inner, low, high, place)
+            anything = Repeat(any_but([]), 0, None)
             # A rule of its own, whose start and end are what ^ and $ mean.
             self.rules[f"{place}/pattern"] = json_string_of(concat(anything, inner, anything))
             return concat('"', Call(f"{place}/pattern"), '"')
@@ -275,8 +282,34 @@ class _Compiler:
             return Call("string")
         return concat('"', Repeat(Call("char"), low, high), '"')
 
-    def whole_string(self, pattern: str) -> Pattern:
-        return concat('"', json_string_of(parse_regex(pattern)), '"')
+    def formatted(self, form: str, low: int, high: int | None, place: str) -> Pattern:
+        """A string of a format; a length beside it must follow from the format."""
+        if form == "uri" and high is not None:
+            if high < LEAST_URI:
+                raise SchemaError(
+                    place, f"a uri of at most {high} characters cannot be enforced; allow "
+                    f"{LEAST_URI} or more"
+                )  # fmt: skip
+            self.rules.setdefault("format/uri/char", json_string_of(URI_CHAR))
+            pattern = short_uri(high, Call("format/uri/char"))
+            form, high = f"uri/{high}", None
+        else:
+            pattern = parse_regex(FORMATS[form])
+        self.check_length("format", concat(ANCHORS[0], pattern, ANCHORS[1]), low, high, place)
+        self.rules.setdefault(f"format/{form}", json_string_of(pattern))  # all strings share it
+        return concat('"', Call(f"format/{form}"), '"')
+
+    def check_length(
+        self, kind: str, pattern: Pattern, low: int, high: int | None, place: str
+    ) -> None:
+        """Refuse lengths that say more than the pattern does, which has its anchors."""
+        least, most = lengths_of(pattern)
+        if not is_anchored(pattern):
+            most = None
+        if low > least:
+            raise _not_together(place, kind, "minLength")
+        if high is not None and (most is None or most > high):
+            raise _not_together(place, kind, "maxLength")
 
     def integer(self, schema: dict[str, Any], place: str) -> Pattern:
         low, high = _bounds(schema, place)
@@ -445,6 +478,12 @@ def _counts(
     if high is not None and low > high:
         raise SchemaError(place, f"{low_name} {low} is above {high_name} {high}")
     return low, None if high is None else int(high)
+
+
+def _not_together(place: str, one: str, other: str) -> SchemaError:
+    return SchemaError(
+        place, f"{one} and {other} cannot be enforced together; put the length into the pattern"
+    )
 
 
 def _unenforceable(place: str, keyword: str) -> SchemaError:

@@ -67,6 +67,8 @@ Rules = dict[str, Pattern]
 EMPTY = Concat(())
 NOTHING = Union(())
 """The pattern that no text has."""
+ANCHORS = (Anchor(at_end=False), Anchor(at_end=True))
+"""^ and $."""
 
 
 # ---------------------------------------------------------------- making them
@@ -131,6 +133,37 @@ def concat(*parts: Pattern | str) -> Concat:
 
 def union(*choices: Pattern | str) -> Union:
     return Union(tuple(text(choice) if isinstance(choice, str) else choice for choice in choices))
+
+
+def lengths_of(pattern: Pattern) -> tuple[int, int | None]:
+    """The fewest and the most characters of its texts; None: there is no most."""
+    match pattern:
+        case Chars():
+            return 1, 1
+        case Concat(parts):
+            pairs = [lengths_of(part) for part in parts]
+            tops = [high for _, high in pairs if high is not None]
+            return sum(low for low, _ in pairs), sum(tops) if len(tops) == len(pairs) else None
+        case Union(choices):
+            pairs = [lengths_of(choice) for choice in choices] or [(0, 0)]
+            tops = [high for _, high in pairs if high is not None]
+            return min(low for low, _ in pairs), max(tops) if len(tops) == len(pairs) else None
+        case Repeat(part, low, high):
+            least, most = lengths_of(part)
+            if most == 0 or high == 0:
+                return least * low, 0
+            return least * low, None if most is None or high is None else most * high
+        case Call():
+            return 0, None
+    return 0, 0
+
+
+def is_anchored(pattern: Pattern) -> bool:
+    """Whether nothing can stand before or behind its texts: it begins with ^ and ends with $."""
+    match pattern:
+        case Concat((first, *_, last)):
+            return (first, last) == ANCHORS
+    return False
 
 
 def renamed(pattern: Pattern, prefix: str) -> Pattern:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mini_vllm.structured_output.json_text import FORMATS
+from mini_vllm.structured_output.formats import FORMATS, REMARKS
 
 Schema = dict[str, Any] | bool
 Resolve = Callable[[str, str], tuple[Schema, str]]
@@ -44,9 +44,11 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 }
 ANNOTATIONS = frozenset(
     "title description default examples $schema $comment $defs definitions deprecated "
-    "readOnly writeOnly discriminator".split()
+    "readOnly writeOnly discriminator contentEncoding contentMediaType contentSchema example "
+    "externalDocs xml enumNames enumDescriptions markdownDescription errorMessage "
+    "propertyOrdering".split()
 )
-"""Keywords that forbid nothing."""
+"""Keywords that forbid nothing: the standard's, OpenAPI's, and those of forms and editors."""
 
 
 def _is_count(value: Any) -> bool:
@@ -91,7 +93,10 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "minLength": (_is_count, "a count"),
     "maxLength": (_is_count, "a count"),
     "pattern": (lambda v: isinstance(v, str), "a regular expression"),
-    "format": (lambda v: isinstance(v, str) and v in FORMATS, f"one of {', '.join(FORMATS)}"),
+    "format": (
+        lambda v: isinstance(v, str) and (v in FORMATS or v in REMARKS),
+        f"one of {', '.join(FORMATS)}",
+    ),
     "minimum": (_is_bound, "a finite number"),
     "maximum": (_is_bound, "a finite number"),
     "exclusiveMinimum": (_is_bound, "a finite number"),
@@ -113,6 +118,7 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "additionalProperties": (_is_schema, "a schema"),
     "minProperties": (_is_count, "a count"),
     "maxProperties": (_is_count, "a count"),
+    "nullable": (lambda v: v is False, 'false; write null as a type: ["string", "null"]'),
 }
 """The keywords that are enforced: whether a value is legal, and what it must be."""
 

@@ -164,7 +164,7 @@ class XgrammarBackend(StructuredOutputBackend):
             layout = {"any_whitespace": True, "max_whitespace_cnt": MAX_WHITESPACE}
         schema = '{"type": "object"}'
         if kind is not StructuredOutputOptions.JSON_OBJECT:
-            schema = json.dumps(hoisted(json.loads(spec)))
+            schema = json.dumps(_plain_schema(spec))
         return self.compiler.compile_json_schema(schema, strict_mode=self.close_objects, **layout)
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
@@ -189,7 +189,19 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
     if kind is StructuredOutputOptions.REGEX:
         _check_regex(spec)
     if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
-        _check_schema(hoisted(json.loads(spec)), "#", close_objects)
+        _check_schema(_plain_schema(spec), "#", close_objects)
+
+
+def _plain_schema(spec: str) -> dict[str, Any]:
+    """A schema that it can follow; one that is true or false, too, as an object.
+
+    Raises:
+        ValueError: for false, which no text satisfies.
+    """
+    schema = json.loads(spec)
+    if schema is False:
+        raise ValueError("json is false, which no text satisfies; true allows every value")
+    return {} if schema is True else hoisted(schema)
 
 
 def _check_structural_tag(spec: str, close_objects: bool) -> None:

@@ -35,9 +35,16 @@ def chat_of(request: CountTokensRequest) -> ChatCompletionRequest:
     Raises:
         APIError: for blocks that this server cannot read, and tools that are not the caller's own.
     """
-    messages = _system(request.system)
+    messages: list[dict[str, Any]] = []
+    orders = _system(request.system)
     for index, message in enumerate(request.messages):
-        messages += _messages(f"messages[{index}]", message)
+        place = f"messages[{index}]"
+        if message.get("role") == "system":
+            orders += _orders(place, message)
+        else:
+            messages += _messages(place, message)
+    if any(orders):
+        messages.insert(0, {"role": "system", "content": "\n\n".join(filter(None, orders))})
     continues = bool(messages) and messages[-1]["role"] == "assistant"
     if continues and messages[-1].get("tool_calls"):
         raise APIError(
@@ -65,11 +72,23 @@ def chat_of(request: CountTokensRequest) -> ChatCompletionRequest:
     return ChatCompletionRequest(**chat)
 
 
-def _system(system: str | Sequence[Block] | None) -> list[dict[str, Any]]:
-    if isinstance(system, str) or not system:
-        return [{"role": "system", "content": system}] if system else []
+def _system(system: str | Sequence[Block] | None) -> list[str]:
+    if not system:
+        return []
+    if isinstance(system, str):
+        return [system]
     texts = [_field(f"system[{i}]", block, "text") for i, block in enumerate(system)]
-    return [{"role": "system", "content": "".join(t for t in texts if not t.startswith(BILLING))}]
+    return ["".join(t for t in texts if not t.startswith(BILLING))]
+
+
+def _orders(place: str, message: Block) -> list[str]:
+    """What the system says between the turns, as coding agents send it. It is said first, with the
+    rest: templates know one system message, at the beginning, and models were trained so."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    parts = [part for one in _messages(place, message) for part in one["content"] or []]
+    return ["".join(part["text"] for part in parts)]
 
 
 def _template_kwargs(request: CountTokensRequest) -> dict[str, Any] | None:
@@ -104,10 +123,9 @@ def _output(config: Block) -> dict[str, Any]:
 def _messages(place: str, message: Block) -> list[dict[str, Any]]:
     """A message as one or several: results of tools are messages of their own, and come first."""
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant"):
+    if role not in ("user", "assistant", "system"):
         raise APIError(
-            f"{place}.role is {show(role)}; it must be 'user' or 'assistant'; what the system says "
-            "is called system",
+            f"{place}.role is {show(role)}; it must be 'user', 'assistant' or 'system'",
             param="messages",
         )
     if isinstance(content, str):

@@ -42,7 +42,7 @@ from mini_vllm.entrypoints.openai.state import (
 from mini_vllm.entrypoints.openai.tool_parser import ToolCall, tool_schema
 from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
-from mini_vllm.multimodal.chat import take_images
+from mini_vllm.multimodal.chat import encode_chat, take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from mini_vllm.reasoning import Beginning
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
@@ -229,7 +229,8 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
         check_text(state, text)
         # The template has written the special tokens that the model wants.
         special = bool(getattr(request, "add_special_tokens", False))
-        return tokenizer.encode(text, add_special_tokens=special)
+        sees = state.engine.input_processor.images is not None
+        return encode_chat(tokenizer, text, sees, add_special_tokens=special)
 
     return await asyncio.to_thread(render)  # a long conversation takes its time: none waits
 

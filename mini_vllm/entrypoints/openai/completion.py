@@ -111,10 +111,12 @@ async def create_completion(
 def split_prompts(prompt: Any, n: int = 1) -> list[PromptType]:
     """A text, ids, a list of texts or a list of lists of ids, always as a list of prompts.
 
+    An empty text is a prompt: it has the tokens that the tokenizer adds, such as a BOS.
+
     Raises:
         APIError: for none, or more than one request may bring.
     """
-    if prompt is None or prompt == [] or prompt == "":
+    if prompt is None or prompt == []:
         raise APIError("prompt is empty; it must have at least 1 token", param="prompt")
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return [prompt]

@@ -8,6 +8,9 @@
 Each character is read once, and what it means depends on the characters before it only: an object
 that comes in pieces is read as the same object in one piece.
 
+JSON allows no control characters in its texts. Models write them all the same, above all line ends
+in code, and what they mean is plain: they are read as if they were written as escapes.
+
 Source: RFC 8259 (the grammar of JSON). vLLM's parser of Hermes cuts a call by regular expressions;
 others of its parsers use the package ``partial_json_parser``, which gives values, but not where
 they stand in the text.
@@ -26,6 +29,10 @@ _ATOM = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?
 _ATOM_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzE+-.0123456789")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _HEX = frozenset("0123456789abcdefABCDEF")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
+"""A text of JSON, which may have no end yet."""
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_PART = re.compile(r"\\.|[\x00-\x1f]", re.DOTALL)
 
 
 @dataclass
@@ -36,11 +43,20 @@ class Member:
     end: int | None = None
 
 
+def _escape_of(character: str) -> str:
+    return json.dumps(character)[1:-1]
+
+
+def _growth(escape: tuple[int, str]) -> int:
+    return len(_escape_of(escape[1])) - 1
+
+
 class ObjectReader:
     """Reads one object, each character once.
 
     Attributes:
-        text: what has been read of the object, with the white space before it.
+        text: what has been read of the object, with the white space before it, as JSON: control
+            characters in its texts are escapes.
         members: of the object itself, by key. Of two with one key the first counts: a stream
             has told it when the second comes.
         is_whole: its last brace has been read.
@@ -49,6 +65,7 @@ class ObjectReader:
 
     def __init__(self, text: str = "") -> None:
         self.text = ""
+        self._escapes: list[tuple[int, str]] = []  # where one stands for a character, and which
         self.members: dict[str, Member] = {}
         self.is_whole = self.is_broken = False
         self._allowed = "{"  # what may come next, besides white space; outside texts and atoms
@@ -62,19 +79,47 @@ class ObjectReader:
 
     def read(self, text: str) -> str:
         """Read on. Returns the rest: what stands behind the object, or what breaks it."""
-        place, begin = 0, len(self.text)
-        self.text += text
-        while place < len(text) and not self.is_whole:
+        place, begin, before = 0, len(self.text), len(self._escapes)
+        plain = self._with_escapes(text) if _CONTROL.search(text) else text
+        self.text += plain
+        while place < len(plain) and not self.is_whole:
             is_plain = self._inside in ("key", "text") and not self._escape
-            if is_plain and (run := _PLAIN.match(text, place)):
+            if is_plain and (run := _PLAIN.match(plain, place)):
                 place = run.end()
-            elif self._take(text[place], begin + place):
+            elif self._take(plain[place], begin + place):
                 place += 1
             else:
                 self.is_broken = True
                 break
         self.text = self.text[: begin + place]
-        return text[place:]
+        while self._escapes and self._escapes[-1][0] >= begin + place:
+            self._escapes.pop()  # behind the object
+        return text[place - sum(map(_growth, self._escapes[before:])) :]
+
+    @property
+    def written(self) -> str:
+        """What has been read of the object, with the white space before it, as it was written."""
+        pieces, end = [], 0
+        for place, character in self._escapes:
+            pieces += [self.text[end:place], character]
+            end = place + len(character) + _growth((place, character))
+        return "".join(pieces) + self.text[end:]
+
+    def _with_escapes(self, text: str) -> str:
+        """`text` with escapes for the control characters in texts of JSON."""
+        before = '"' if self._inside in ("key", "text") else ""
+        whole = before + ("\\" if self._escape == 5 else "") + text
+        end = len(whole) - len(text)
+        pieces: list[str] = []
+        place = len(self.text)
+        for found in _TEXT.finditer(whole):
+            for part in _PART.finditer(whole, *found.span()):
+                if len(part[0]) == 1:  # and not an escape
+                    place += part.start() - end
+                    self._escapes.append((place, part[0]))
+                    pieces += [whole[end : part.start()], _escape_of(part[0])]
+                    place, end = place + len(pieces[-1]), part.end()
+        return "".join(pieces) + whole[end:]
 
     def find(self, *keys: str) -> tuple[str, bool] | None:
         """The first member that has one of these keys: the text of its value as far as it is

@@ -96,10 +96,11 @@ def find_arguments(call: ObjectReader) -> str:
         {"name": "f", "arguments": "{\\"a\\": 1}"    {"a": 1}     some models write JSON in a text
         {"name": "f"                             nothing yet; {} once the call is whole
 
-    They are the model's own text. An object or an array counts as far as it is written; a text,
-    a number, true, false and null when they are whole. The value of the call's own key counts: a
-    tool that is *named* "arguments" has none yet, for no colon follows, and a key of an object
-    inside is another's. Of "arguments" and "parameters" the first one counts. All that is known
+    They are the model's own text, with escapes for control characters in its texts. An object or
+    an array counts as far as it is written; a text, a number, true, false and null when they are
+    whole. The value of the call's own key counts: a tool that is *named* "arguments" has none yet,
+    for no colon follows, and a key of an object inside is another's. Of "arguments" and
+    "parameters" the first one counts. All that is known
     to :meth:`~.json_object.ObjectReader.find`. What a text holds: :func:`json_in_text`.
     """
     found = call.find("arguments", "parameters")
@@ -117,6 +118,10 @@ def json_in_text(text: str) -> str:
     """The JSON that a JSON text holds: ``{}`` if it is empty, and the text itself, with its
     quotes, if it holds no JSON."""
     inner = json.loads(text) or "{}"
+    reader = ObjectReader()
+    rest = reader.read(inner)
+    if reader.is_whole:
+        inner = reader.text + rest
     try:
         json.loads(inner)
     except (ValueError, RecursionError):
@@ -204,7 +209,7 @@ class CallReader:
     def _be_text(self) -> None:
         """No call: a whole object is content; of a broken one its tag is, and behind that tag a
         good call may stand."""
-        read, is_whole = self.object.text, self.object.is_whole
+        read, is_whole = self.object.written, self.object.is_whole
         self.content = self.start + (read if is_whole else "")
         self.rest = (read if self.start and not is_whole else "") + self._behind
 

@@ -82,6 +82,10 @@ SAMPLING = {
 """What the authors recommend, and as a `generation_config.json` calls it."""
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """Behind `tokenizer.ggml.`: tokens that end an answer, a turn and a message."""
+TURN_ENDS = frozenset(("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"))
+"""How the end of a turn is spelled. Many files name the end of a text, and none of a turn."""
+CONTROL = 3
+"""What `tokenizer.ggml.token_type` says of a token that is no text."""
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -132,11 +136,20 @@ def architecture(file: GGUFFile) -> str:
 
 
 def end_tokens(file: GGUFFile) -> list[int]:
-    """Tokens that end an answer. Raises ValueError for an id that is none."""
+    """Tokens that end an answer. Raises ValueError for an id that is none.
+
+    The end of a turn is known by its spelling in a file that does not name it, as in llama.cpp.
+    """
     ids = {key: file.metadata.get(f"tokenizer.ggml.{key}") for key in ENDS}
     rules = dict.fromkeys(ids, GENERATION_CONFIG["eos_token_id"])
     check_entries(ids, rules, str(file.path), "tokenizer.ggml.")
-    return [token for token in ids.values() if token is not None]
+    ends = [token for token in ids.values() if token is not None]
+    if ids["eot_token_id"] is None:
+        texts = file.read_list("tokenizer.ggml.tokens", str, [])
+        types = file.read_list("tokenizer.ggml.token_type", int, [])
+        named = [i for i, text in enumerate(texts[: len(types)]) if text in TURN_ENDS]
+        ends += [i for i in named if types[i] == CONTROL and i not in ends]
+    return ends
 
 
 def _one_value(file: GGUFFile, key: str) -> Any:

@@ -193,7 +193,8 @@ def test_what_a_request_means_as_a_chat() -> None:
     "wrong, complaint",
     [
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role is 'system'"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role is 'tool'"),
+        ({"messages": [{"role": "system", "content": [{"type": "image"}]}]}, "a type of text"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content is 3"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "text, image, tool"),
         ({"messages": [{"role": "user", "content": [{"type": ["x"]}]}]}, "messages[0].content[0]"),

@@ -217,7 +217,7 @@ def test_text_may_have_its_special_tokens_already() -> None:
     async def tokenize(prompt: Any) -> list[int]:
         return engine.tokenizer.encode(prompt)
 
-    fits = SimpleNamespace(check_length=lambda text, num_output_tokens: None)
+    fits = SimpleNamespace(images=None, check_length=lambda text, num_output_tokens: None)
     engine = SimpleNamespace(tokenizer=Tokenizer(), tokenize=tokenize, input_processor=fits)
     state: Any = SimpleNamespace(engine=engine)
     for says, want in ((True, [1, 7]), (False, [7])):

@@ -230,6 +230,30 @@ def test_rank_is_that_of_the_tensors(tmp_path: Path):
     torch.testing.assert_close(pair.b, random_tensors(0, 4)[name] * 4.0)
 
 
+@pytest.mark.parametrize("theirs", ["model.", "model.language_model.", "language_model.model."])
+@pytest.mark.parametrize("ours", ["model.", "model.language_model."])
+def test_a_language_model_is_the_same_in_a_model_that_sees(
+    ours: str, theirs: str, tmp_path: Path
+) -> None:
+    """An adapter is named by the class that it was trained with; so is its alpha_pattern."""
+    trained = {
+        n.replace("model.layers", f"{theirs}layers"): t for n, t in random_tensors(0).items()
+    }
+    patterns = {f"{theirs}layers.0.self_attn.q_proj": 32}
+    path = write_adapter(tmp_path / "a", trained, alpha_pattern=patterns)
+    targets = {n.replace("model.", ours, 1): target for n, target in make_targets().items()}
+    adapter = LoRAModel.from_local_checkpoint("a", path, targets, LoRAConfig())
+    plain = load(write_adapter(tmp_path / "b", random_tensors(0), alpha_pattern={Q: 32}))
+    assert adapter.weights.keys() == plain.weights.keys()
+    for module, pairs in plain.weights.items():
+        for mine, other in zip(adapter.weights[module], pairs, strict=True):
+            assert torch.equal(mine.a, other.a) and torch.equal(mine.b, other.b)
+    elsewhere = (f"{ours}layers.3.",)
+    stage = {n: target for n, target in targets.items() if not n.startswith(elsewhere)}
+    half = LoRAModel.from_local_checkpoint("a", path, stage, LoRAConfig(), elsewhere=elsewhere)
+    assert len(half.weights) == 3 * len(plain.weights) // 4
+
+
 def test_key_is_name_and_contents(tmp_path: Path):
     path = write_adapter(tmp_path / "a", random_tensors(0))
     registry = AdapterRegistry()

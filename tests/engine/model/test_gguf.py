@@ -354,6 +354,25 @@ def test_ends_of_turns_end_an_answer(tmp_path: Path) -> None:
     assert load_config(tmp_path / "m.gguf").eos_token_ids == (2, 7, 9)
 
 
+@pytest.mark.parametrize("spelled", ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"])
+@pytest.mark.parametrize("kind", [3, 1])
+def test_an_end_of_a_turn_that_no_entry_names_is_known_by_its_spelling(
+    spelled: str, kind: int, tmp_path: Path
+) -> None:
+    """Files of Llama 3 and Phi-3 name the end of a text, and their chats went on behind a turn."""
+    given = gguf_files.tokenizer_entries()
+    tokens, types = list(given["tokenizer.ggml.tokens"]), list(given["tokenizer.ggml.token_type"])
+    tokens[2], types[2] = spelled, kind
+    metadata = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.eos_token_id": 0,
+    }
+    model = gguf_files.make_model("llama", num_hidden_layers=1)
+    gguf_files.write_model(tmp_path / "m.gguf", "llama", model, metadata=metadata)
+    assert load_config(tmp_path / "m.gguf").eos_token_ids == ((0, 2) if kind == 3 else (0,))
+
+
 def test_what_the_authors_recommend_is_read(tmp_path: Path) -> None:
     metadata = {"general.sampling.temp": 0.25, "general.sampling.top_k": 7}
     model = gguf_files.make_model("llama", num_hidden_layers=1)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import base64
 import io
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
 
 from mini_vllm import bundled
 from mini_vllm.config import MultiModalConfig
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
+from mini_vllm.multimodal.chat import encode_chat, take_images
 from mini_vllm.multimodal.media import MediaURL
 from mini_vllm.multimodal.processing import MultiModalProcessor
 
@@ -53,3 +57,33 @@ def pixels_of(given: dict[str, Any]) -> Any:
         return str(error)
     assert seen.mode == "RGB"
     return np.asarray(seen).tolist()
+
+
+def is_read(given: dict[str, Any]) -> str:
+    """ "read", or the words that refuse a picture whose data URL is written as `change` says."""
+    file = io.BytesIO()
+    Image.fromarray(np.arange(12 * 13 * 3, dtype="uint8").reshape(12, 13, 3)).save(file, "PNG")
+    text = {
+        "": lambda data: base64.b64encode(data).decode(),
+        "lines": lambda data: base64.encodebytes(data).decode(),
+        "no padding": lambda data: base64.b64encode(data + b"\0").decode().rstrip("="),
+        "codes": lambda data: quote(base64.b64encode(data).decode(), safe=""),
+    }[given["change"]](file.getvalue())
+    try:
+        MediaURL(given["head"] + text).load(0, ()).load()
+    except ValueError as error:
+        return str(error)
+    return "read"
+
+
+def places_in_chat(given: dict[str, Any]) -> dict[str, Any]:
+    """How many pictures a user's message has for the model, and its text with # for each."""
+    tokenizer = load_tokenizer(bundled.path("storyteller-vision"))
+    messages, images = take_images([{"role": "user", "content": given["content"]}])
+    ids = encode_chat(tokenizer, messages[0]["content"], sees=True)
+    pad = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    assert ids.count(pad) == len(images)
+    pieces = [list(group) for is_pad, group in groupby(ids, lambda i: i == pad) if not is_pad]
+    texts = [tokenizer.decode(piece, skip_special_tokens=True) for piece in pieces]
+    starts = [""] if ids and ids[0] == pad else []
+    return {"pictures": len(images), "text": "#".join(starts + texts)}

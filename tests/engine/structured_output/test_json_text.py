@@ -6,13 +6,13 @@ import json
 import random
 from datetime import date, datetime
 from decimal import Decimal
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
 import pytest
 
+from mini_vllm.structured_output.formats import FORMATS, URI_CHAR, short_uri
 from mini_vllm.structured_output.json_text import (
-    FORMATS,
     Bound,
     integer_range_pattern,
     json_char,
@@ -153,6 +153,17 @@ def test_a_string_but_some_names() -> None:
     ("uuid", UUID, ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567e89b12d3a456426614174000"]),
     ("ipv4", IPv4Address, ["0.0.0.0", "255.255.255.255"], ["256.0.0.0", "01.1.1.1", "1.1.1"]),
     ("email", str, ["ada@example.org", "a.b+c@d-e.fg"], ["ada", "a@b", ".a@b.c", "a@b..c"]),
+    ("uuid4", UUID, ["123e4567-e89b-42d3-a456-426614174000"],
+     ["123e4567-e89b-12d3-a456-426614174000"]),
+    ("ipv6", IPv6Address, ["::", "::1", "1::", "fe80::1:2", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::",
+                           "::2:3:4:5:6:7:8", "1::3:4:5:6:7:8"],
+     [":", ":::", "1:2:3:4:5:6:7", "1::2::3", "1:2:3:4:5:6:7:8:9", "12345::", "[::1]", "1:2:"]),
+    ("duration", str, ["P1D", "PT5M", "P2W", "P1Y2M3DT4H5M6S", "PT0S"],
+     ["P", "PT", "1D", "P1DT", "P1H", "PT1D", "P1Y2W", "P1S"]),
+    ("hostname", str, ["a", "example.org", "a-b.c1", "EXAMPLE"],
+     ["", "-a", "a-", "a..b", ".a", "a.", "a_b", "xn--a", "a" * 64]),
+    ("uri", str, ["https://example.org", "http://a.b:80/c/d?e=f/?#g", "mailto:a@b.c", "urn:x:y"],
+     ["", "a b", "/path", "http://", "example.org", "http://a/<", "http://a#b#c", "1http://a"]),
     ("time", str, ["23:59:59Z", "00:00:00.5-01:30"], ["24:00:00Z", "23:59:60Z", "1:00:00Z"]),
 ])  # fmt: skip
 def test_formats(name: str, read: type, right: list[str], wrong: list[str]) -> None:
@@ -162,3 +173,12 @@ def test_formats(name: str, read: type, right: list[str], wrong: list[str]) -> N
         assert matches(automaton, text.encode()), text
     for text in wrong:
         assert not matches(automaton, text.encode()), text
+
+
+def test_a_uri_has_at_most_so_many_characters() -> None:
+    automaton = compile_pattern(short_uri(300, URI_CHAR))
+    assert matches(automaton, b"https://example.org/a?b#c")
+    host = ".".join(["a" + "-a" * 23] * 5)
+    longest = f"a123456789://{host}:12345/{'p' * 18}#{'f' * 20}"
+    assert matches(automaton, longest.encode()) and len(longest) == 298
+    assert not matches(automaton, (longest + "f").encode())

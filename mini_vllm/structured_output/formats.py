@@ -1,0 +1,80 @@
+"""The formats of strings: each as a regular expression of the whole string.
+
+A format that only says how a program keeps a value forbids no text. Of URLs, durations and
+addresses of mail there are more than these: what is written here is one, and every reader takes it.
+
+Source: JSON Schema Draft 2020-12, validation, section 7.3.
+"""
+
+from __future__ import annotations
+
+from mini_vllm.structured_output.patterns import Pattern, Repeat, concat, optional, parse_regex
+
+_YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
+_LEAP_YEAR = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE = (
+    rf"({_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    rf"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_TIME = (
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_DURATION_TIME = r"T([0-9]{1,6}H([0-9]{1,6}M([0-9]{1,6}S)?)?|[0-9]{1,6}M([0-9]{1,6}S)?|[0-9]{1,6}S)"
+_DURATION_DATE = r"([0-9]{1,6}D|[0-9]{1,6}M([0-9]{1,6}D)?|[0-9]{1,6}Y([0-9]{1,6}M([0-9]{1,6}D)?)?)"
+_GROUP = "[0-9a-fA-F]{1,4}"
+_LABEL = "[a-zA-Z0-9](-?[a-zA-Z0-9]){0,23}"
+_HOST = rf"{_LABEL}(\.{_LABEL}){{0,4}}"
+"""At most 239 characters, of the 253 that a name may have."""
+_UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-%s[0-9a-fA-F]{3}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+_OF_A_PATH = "A-Za-z0-9._~!$&'()*+,;=:@/-"
+
+REMARKS = frozenset(
+    "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float double decimal password binary path "
+    "file-path directory-path".split()
+)
+"""Formats of OpenAPI and of pydantic that say how a program keeps a value, and forbid no text."""
+
+
+_BEGINNING = rf"[a-z][a-z0-9+.-]{{0,9}}://{_HOST}(:[0-9]{{1,5}})?"
+_CHAR = rf"[?{_OF_A_PATH}]"
+_PART = rf"({_CHAR}|%[0-9A-F]{{2}})"
+LEAST_URI = 300
+"""Characters that a URL must be allowed: its host may need 255."""
+
+
+def short_uri(most: int, place: Pattern) -> Pattern:
+    """A URL with a host, of at most so many characters.
+
+    Args:
+        most: 300 or more.
+        place: stands for a character of :data:`URI_CHAR`.
+    """
+    path = concat("/", Repeat(place, 0, most - 282))
+    fragment = concat("#", Repeat(place, 0, 20))
+    return concat(parse_regex(_BEGINNING), optional(path), optional(fragment))
+
+
+URI_CHAR = parse_regex(_CHAR)
+FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": rf"P({_DURATION_DATE}({_DURATION_TIME})?|{_DURATION_TIME}|[0-9]{{1,6}}W)",
+    "uuid": _UUID % "[0-9a-fA-F]",
+    **{f"uuid{version}": _UUID % version for version in (1, 3, 4, 5, 6, 7, 8)},
+    "ipv4": rf"({_OCTET}\.){{3}}{_OCTET}",
+    "ipv6": "|".join(
+        [
+            f"({_GROUP}:){{7}}{_GROUP}",
+            f"({_GROUP}:){{1,7}}:",
+            *(f"({_GROUP}:){{1,{7 - n}}}(:{_GROUP}){{1,{n}}}" for n in range(1, 7)),
+            f":(:{_GROUP}){{1,7}}",
+            "::",
+        ]
+    ),
+    "hostname": _HOST,
+    "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+",
+    "uri": rf"({_BEGINNING}(/{_PART}*)?(#{_PART}*)?|(mailto|urn|tel):[A-Za-z0-9]{_PART}*)",
+}
+"""The formats that are enforced."""
