@@ -78,7 +78,7 @@ def plugged_platform() -> Platform | None:
     Raises:
         ValueError: if there are two, with the names of both: one of them must be chosen.
 
-    Source: vllm/platforms/__init__.py#L215-L255 (resolve_current_platform_cls_qualname) @ v0.22.1.
+    Source: vllm/platforms/__init__.py#L212-L252 (resolve_current_platform_cls_qualname) @ v0.22.1.
     """
     warn_of_missing()
     found = {}

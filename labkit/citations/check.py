@@ -8,8 +8,12 @@ from pathlib import Path
 
 from labkit.citations.lock import Lock, build_lock, read_lock
 from labkit.citations.scan import Citation, Problem, scan_project
-from labkit.citations.symbols import SourceFile, Span, Upstream
+from labkit.citations.symbols import SourceFile, Span, Upstream, is_page
 
+GET_PAGE = (
+    "wheels hold no pages: run `python -m labkit upstream --force --wheel vllm-0.22.1.tar.gz` with"
+    " the release's sdist, then `python -m labkit cite-check --update`"
+)
 GET_SOURCE = "run `make upstream` to fetch the source, then `python -m labkit cite-check --update`"
 
 
@@ -31,8 +35,9 @@ def check_project(project: Path, upstream: Upstream | None) -> Report:
     problems = [item for item in found if isinstance(item, Problem)]
     lock = read_lock(project)
     for citation in citations:
-        verdict = check_citation(citation, upstream) if upstream else None
-        verdict = verdict or check_lock(citation, lock, upstream)
+        source = upstream if upstream and upstream.brings(citation.path) else None
+        verdict = check_citation(citation, source) if source else None
+        verdict = verdict or check_lock(citation, lock, source)
         if verdict:
             problems.append(verdict)
     if upstream:
@@ -40,11 +45,20 @@ def check_project(project: Path, upstream: Upstream | None) -> Report:
     return Report(citations, problems, upstream is None, _unused(lock, citations))
 
 
-def updated_lock(citations: list[Citation], upstream: Upstream) -> tuple[Lock, list[Problem]]:
-    """A new lock of the citations that hold, and the problems of those that do not."""
-    verdicts = [(citation, check_citation(citation, upstream)) for citation in citations]
+def updated_lock(
+    citations: list[Citation], upstream: Upstream, old: Lock | None = None
+) -> tuple[Lock, list[Problem]]:
+    """A new lock of the citations that hold, and the problems of those that do not.
+
+    Args:
+        old: the lock so far; it keeps what it knows of pages that this source does not bring.
+    """
+    here = [citation for citation in citations if upstream.brings(citation.path)]
+    verdicts = [(citation, check_citation(citation, upstream)) for citation in here]
     good = [citation for citation, problem in verdicts if problem is None]
-    return build_lock(good, upstream), [problem for _, problem in verdicts if problem]
+    away = {citation.path for citation in citations} - {citation.path for citation in here}
+    kept = {path: locked for path, locked in (old or {}).items() if path in away}
+    return build_lock(good, upstream) | kept, [problem for _, problem in verdicts if problem]
 
 
 def check_citation(citation: Citation, upstream: Upstream) -> Problem | None:
@@ -108,15 +122,15 @@ def check_lock(citation: Citation, lock: Lock, upstream: Upstream | None) -> Pro
         message = "the citation holds, but citations.lock does not know it"
         return Problem(citation.where, message, "run `python -m labkit cite-check --update`")
     claim = f"`{citation.symbol}` at {citation.path}#L{citation.first}-L{citation.last}"
-    hint = GET_SOURCE
+    hint = GET_PAGE if is_page(citation.path) else GET_SOURCE
     if locked is None:
         near = nearest_paths(citation.path, sorted(lock))
-        hint = f"did you mean {near[0]}? Else {GET_SOURCE}" if near else GET_SOURCE
+        hint = f"did you mean {near[0]}? Else {hint}" if near else hint
     elif citation.symbol in locked.definitions:
         spans = _shown(locked.definitions[citation.symbol])
-        hint = f"it is defined at {spans}; for other lines {GET_SOURCE}"
+        hint = f"it is defined at {spans}; for other lines {hint}"
     elif near := difflib.get_close_matches(citation.symbol, locked.definitions, 1, 0.5):
-        hint = f"did you mean `{near[0]}`? Else {GET_SOURCE}"
+        hint = f"did you mean `{near[0]}`? Else {hint}"
     return Problem(citation.where, f"citations.lock does not know {claim}", hint)
 
 

@@ -67,7 +67,7 @@ def _check_options(argv: list[str]) -> argparse.Namespace:
 
 def _update(project: Path, upstream: Upstream) -> None:
     citations = [item for item in scan_project(project) if isinstance(item, Citation)]
-    lock, _ = updated_lock(citations, upstream)
+    lock, _ = updated_lock(citations, upstream, read_lock(project))
     write_lock(project, lock)
     regions = sum(len(file.regions) for file in lock.values())
     print(f"wrote {LOCK.as_posix()}: {regions} regions of {len(lock)} files")

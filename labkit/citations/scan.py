@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.citations.symbols import is_page
 from labkit.course.manifest import Course
 from labkit.course.root import PIN
 
@@ -29,10 +30,11 @@ PLACES = (
 _URL = re.compile(
     r"https?://(?:(?:www\.)?github\.com/vllm-project/vllm/(?:blob|tree|raw|blame)"
     r"|raw\.githubusercontent\.com/vllm-project/vllm)"
-    r"/(?P<ref>[^/\s)]+)(?:/(?P<path>[^\s)#\"'>`]*))?(?P<lines>#[^\s)\"'>`]*)?"
+    r"/(?P<ref>[^/\s)]+)(?:/(?P<path>[^\s)#?\"'>`]*))?(?P<plain>\?plain=1)?(?P<lines>#[^\s)\"'>`]*)?"
 )
 _LINK_TEXT = re.compile(r"\[([^\[\]]*)\]\($")
 _SYMBOL = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
+_WORDS = re.compile(r"`([^`]+)`")
 _LINES = re.compile(r"#L(\d+)(?:-L(\d+))?$")
 _WRAP = r"[ \t]*(?:\n[ \t]*#?[ \t]*)?"
 _SOURCE = re.compile(
@@ -44,6 +46,7 @@ _SOURCE_ATTEMPT = re.compile(r"Source:\s*vllm/\S*|(?<![\w/.])vllm/[\w/.-]+\.py#\
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 
+PAGE_FORM = f"[`A heading`]({REPOSITORY}/blob/{PIN}/....md?plain=1#L10-L20)"
 LINK_FORM = f"[`Symbol`]({REPOSITORY}/blob/{PIN}/vllm/....py#L10-L20)"
 SOURCE_FORM = f"Source: vllm/....py#L10-L20 (Symbol) @ {PIN}"
 
@@ -65,7 +68,8 @@ class Citation:
 
     @property
     def url(self) -> str:
-        return f"{REPOSITORY}/blob/{PIN}/{self.path}#L{self.first}-L{self.last}"
+        plain = "?plain=1" if is_page(self.path) else ""
+        return f"{REPOSITORY}/blob/{PIN}/{self.path}{plain}#L{self.first}-L{self.last}"
 
 
 @dataclass(frozen=True)
@@ -114,13 +118,17 @@ def scan_text(text: str, name: str, suffix: str = ".md") -> Iterator[Found]:
 
 def _read_link(match: re.Match[str], label: re.Match[str] | None, where: str) -> Found:
     ref, path, lines = match["ref"], match["path"] or "", _LINES.match(match["lines"] or "")
-    symbol = _SYMBOL.search(label[1]) if label else None
+    page = bool(path) and is_page(path) and lines is not None
+    symbol = (_WORDS if page else _SYMBOL).search(label[1]) if label else None
     if ref != PIN:
         return Problem(where, f"links to vLLM at {ref!r}; the course cites {PIN} only", LINK_FORM)
     if symbol is None:
         return Problem(where, "the link's text must name the symbol in backticks", LINK_FORM)
     if lines is None:
         return Problem(where, f"the link to {path or 'a folder'} names no lines", LINK_FORM)
+    if page and not match["plain"]:
+        message = f"the link to {path} lacks ?plain=1, without which GitHub shows no lines"
+        return Problem(where, message, PAGE_FORM)
     first = int(lines[1])
     return Citation(path, first, int(lines[2] or first), symbol[1], where)
 

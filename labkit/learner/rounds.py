@@ -197,7 +197,9 @@ def next_step(
     for exercise in phase.exercises:
         if exercise.id in waited_for - judged:
             also = f"write {exercise.id} as well, which this task calls"
-            return f"{also}: {where_to_edit(phase, exercise)}, then {command(phase, 'lab')}{keys}"
+            blank = [hole.name for hole in open_holes(phase).get(exercise.id, ())]
+            where = where_to_edit(phase, exercise, *blank[:1])
+            return f"{also}: {where}, then {command(phase, 'lab')}{keys}"
     if len(judged) < len(phase.exercises):
         return f"{command(phase, 'lab')} judges the whole phase"
     for exercise in phase.exercises:

@@ -8,7 +8,7 @@ device, or change one, without an edit here: see :mod:`mini_vllm.plugins`.
     interface.py   Platform, the questions and their usual answers
     cpu.py, cuda.py, mps.py     the platforms that come with the engine
 
-Source: vllm/platforms/__init__.py#L215-L255 (resolve_current_platform_cls_qualname) @ v0.22.1.
+Source: vllm/platforms/__init__.py#L212-L252 (resolve_current_platform_cls_qualname) @ v0.22.1.
 Difference: vLLM has one platform in a process; here an engine may ask for another device than that.
 """
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from labkit.citations import upstream
+from labkit.citations import published, upstream
 from labkit.citations.upstream import UpstreamError, ensure, main, verify
 from labkit.course.root import UPSTREAM
 
@@ -52,6 +54,28 @@ def test_only_the_python_files_of_vllm_are_kept(project: Path, tmp_path: Path) -
     ]
     facts = json.loads((project / UPSTREAM / "PINNED.json").read_text())
     assert facts == {"version": "0.22.1", "commit": "0decac0", "origin": "v.whl"}
+
+
+def test_an_sdist_brings_the_pages_too(project: Path, tmp_path: Path) -> None:
+    sdist = tmp_path / "vllm-0.22.1.tar.gz"
+    names = ("vllm/_version.py", "vllm/v1/request.py", "AGENTS.md", "csrc/a.cu", "tests/test_a.py")
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name in names:
+            data = {"vllm/_version.py": "__version__ = version = '0.22.1'\n"}.get(name, SOURCE)
+            entry = tarfile.TarInfo(f"vllm-0.22.1/{name}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data.encode()))
+    assert ensure(project, wheel=sdist) is True
+    kept = ["AGENTS.md", "PINNED.json", "vllm/_version.py", "vllm/v1/request.py"]
+    assert files(project / UPSTREAM) == kept
+
+
+def test_a_wheel_of_the_packager_is_laid_down_as_tagged(project: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "v.whl")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(published.PATH, published.WHEEL)
+    ensure(project, wheel=wheel)
+    assert (project / UPSTREAM / published.PATH).read_text() == published.TAG
 
 
 def test_a_second_call_fetches_nothing(project: Path, tmp_path: Path) -> None:
