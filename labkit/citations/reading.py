@@ -138,7 +138,7 @@ def screen(claim: Claim, upstream: Upstream, place: str = "") -> str:
         file = upstream.file(citation.path)
         parts.append(f"   {citation.path} {citation.region} ({citation.symbol})")
         if file is None:
-            parts.append("   is not in this source; a page comes with a clone of the tag, or with its sdist")
+            parts.append("   is not in this source (a page comes with a clone, or with the sdist)")
             continue
         last = min(citation.last, citation.first + SHOWN_LINES - 1)
         for number in range(citation.first, min(last, len(file.lines)) + 1):

@@ -1,8 +1,8 @@
 """Bring the pinned vLLM source to `.upstream/vllm-0.22.1/`, to read beside the chapters.
 
 From GitHub where it can be reached, else out of the published wheel, through the package index.
-The `.py` files below `vllm/` are kept, and PAGES where they come along: a wheel holds none, an sdist
-does. The folder appears whole or not at all.
+The `.py` files below `vllm/` are kept, and PAGES where they come along: a wheel holds none, an
+sdist does. The folder appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "labkit upstream", description=f"Bring vLLM {VERSION}'s source to {UPSTREAM}."
     )
     parser.add_argument("--from", dest="origin", choices=("auto", "git", "wheel"), default="auto")
-    parser.add_argument("--wheel", type=Path, help="unpack this wheel or sdist, without any network")
+    parser.add_argument("--wheel", type=Path, help="unpack this wheel or sdist, without a network")
     parser.add_argument(
         "--release", metavar="VERSION", help="bring another release beside the pin, such as 0.32.0"
     )
@@ -221,7 +221,7 @@ def _unpack(wheel: Path, source: Path) -> None:
 
 
 def _unpack_sdist(sdist: Path, source: Path) -> list[str]:
-    """Its files lie below one folder, which is named after the release. Returns the Python files."""
+    """Its files lie below one folder, named after the release. Returns the Python ones."""
     found = []
     with tarfile.open(sdist) as archive:
         for member in archive.getmembers():

@@ -133,10 +133,11 @@ def remember(
         "when": datetime.now().isoformat(timespec="seconds"),
     }
     if result.alone:
-        done, total = record["notebook"] = earlier.get("notebook", [0, bool(phase.notebook)])
+        unknown = ["-", "-"] if phase.notebook else [0, 0]
+        done, total = record["notebook"] = earlier.get("notebook", unknown)
         known = record["counts"].values() if len(record["counts"]) == len(phase.exercises) else ()
         record["public"] = [sum(each) for each in zip(*known, strict=True)] or ["-", "-"]
-        record["green"] = len(passed) == len(phase.exercises) and done == total
+        record["green"] = len(passed) == len(phase.exercises) and done == total != "-"
     state.put("phases", phase.slug, record)
 
 
@@ -197,8 +198,8 @@ def next_step(
     for exercise in phase.exercises:
         if exercise.id in waited_for - judged:
             also = f"write {exercise.id} as well, which this task calls"
-            blank = [hole.name for hole in open_holes(phase).get(exercise.id, ())]
-            where = where_to_edit(phase, exercise, *blank[:1])
+            unwritten = [hole.name for hole in open_holes(phase).get(exercise.id, ())]
+            where = where_to_edit(phase, exercise, *unwritten[:1])
             return f"{also}: {where}, then {command(phase, 'lab')}{keys}"
     if len(judged) < len(phase.exercises):
         return f"{command(phase, 'lab')} judges the whole phase"

@@ -72,7 +72,7 @@ def main(
         )
         out.line()
         out.line(f"{ticked} of {of} ticked, in {clock(seconds)}.", "bold")
-        out.line("What you did not tick is what to read again; another seed asks anew.")
+        out.line(f"Without --seed, make interview-{chosen.number} asks other questions.")
 
 
 def hold(
@@ -100,6 +100,8 @@ def hold(
         out.line("Key points of a good answer:", "", 2)
         for point in points(question.answer):
             out.line(textwrap.fill(point, WIDTH, initial_indent="  - ", subsequent_indent="    "))
+        if question.read and len(marks) < len(CRITERIA[question.kind]):
+            out.line(f"Read again: {question.read}", "dim", 2)
     return ticked, of, seconds
 
 

@@ -25,11 +25,13 @@ from labkit.practice.quiz import shown
 
 @dataclass(frozen=True)
 class Asked:
-    """One question: "predict", "explain", "hunt" or "change", and what a good answer holds."""
+    """One question: "predict", "explain", "hunt" or "change", what a good answer holds, and where
+    its rule stands."""
 
     kind: str
     text: str
     answer: str
+    read: str = ""
 
 
 @polite
@@ -61,10 +63,12 @@ def questions(phase: Phase, seed: int) -> Iterator[Asked]:
     names = list(kinds(phase.number))
     for name in rng.sample(names, min(2, len(names))):
         question = draw(f"{phase.number}/{name}", seed)
-        yield Asked("predict", question.text, f"{shown(question)}. {question.why}")
+        guide = f"phases/{phase.slug}/00-guide.md"
+        yield Asked("predict", question.text, f"{shown(question)}. {question.why}", guide)
     known = mistakes.load(phase)
     for mistake in rng.sample(known, min(2, len(known))):
-        yield Asked("explain", _of_mistake(phase, mistake), mistake.misconception)
+        place = _place(phase, mistake)
+        yield Asked("explain", _of_mistake(phase, mistake), mistake.misconception, place)
     for hunt in rng.sample(hunts.load(phase), min(1, len(hunts.load(phase)))):
         told = " ".join(hunt.symptom.split())
         yield Asked(
@@ -72,6 +76,7 @@ def questions(phase: Phase, seed: int) -> Iterator[Asked]:
             f"A user writes: “{told}” Where do you look, and what do you measure?",
             f"{hunt.clues[0]} {hunt.clues[1]} It was {hunt.mistake.function}."
             f" {' '.join(hunt.story.split())}",
+            _place(phase, hunt.mistake),
         )
     for change in rng.sample(changes.load(phase), min(1, len(changes.load(phase)))):
         yield Asked(
@@ -79,6 +84,11 @@ def questions(phase: Phase, seed: int) -> Iterator[Asked]:
             f"{change.request}\n\nWhat do you change, and what does it cost?",
             " ".join(changes.solution(change)["discussion"].split()),
         )
+
+
+def _place(phase: Phase, mistake: mistakes.Mutant) -> str:
+    """The chapter's section of the task in which a mistake was made."""
+    return f"phases/{phase.slug}/{phase.exercise(mistake.exercise).read}"
 
 
 def _of_mistake(phase: Phase, mistake: mistakes.Mutant) -> str:

@@ -11,14 +11,14 @@ PAGE = Path("docs", "glossary.md")
 
 
 def names(phase: Phase) -> dict[str, str]:
-    """Name -> meaning: the table below "Names" in the phase's guide.
+    """Name -> meaning: the tables below "Names" in the phase's guide, without their heads.
 
     Raises:
         ValueError: the guide has no such table.
     """
     guide = (phase.folder / "00-guide.md").read_text(encoding="utf-8")
     section = re.search(r"(?ms)^## Names\n(.*?)(?=^## )", guide)
-    rows = re.findall(r"(?m)^\| (.+?) \| (.+) \|$", section[1])[1:] if section else []
+    rows = re.findall(r"(?m)^\| (.+?) \| (.+) \|$(?!\n\|-)", section[1]) if section else []
     if not rows:
         raise ValueError(f'{phase.slug}/00-guide.md has no table below "## Names"')
     return dict(rows)

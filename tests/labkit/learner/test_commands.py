@@ -694,7 +694,7 @@ def test_a_task_judged_alone_is_remembered(toy: Course, capsys: pytest.CaptureFi
     record = State(toy.root).get("phases", phase.slug)
     assert (State(toy.root).standing(phase), record["failed"]) == ({"00.1", "00.2"}, {})
     assert record["public"][0] == record["public"][1] > 0
-    assert not record["green"]  # nobody has looked at the notebook
+    assert not record["green"] and record["notebook"] == ["-", "-"]  # it was not looked at
 
 
 def test_diff_asks_before_it_shows_what_is_not_green(

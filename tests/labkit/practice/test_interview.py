@@ -18,7 +18,7 @@ from labkit.practice import interview, progress, viva
 
 COURSE = Course(ROOT)
 TWO = [
-    viva.Asked("predict", "How many?", "7. Count them."),
+    viva.Asked("predict", "How many?", "7. Count them.", "phases/00-toy/00-guide.md"),
     viva.Asked("change", "Why?", "It must."),
 ]
 
@@ -39,6 +39,8 @@ def test_criteria_are_ticked_after_the_clock_and_before_the_key_points(
     assert result == (3, 5, 260.0)
     assert screen.index("You took 2:10, longer than 2:00.") < screen.index("Which are true?")
     assert screen.index("Which are true?") < screen.index("  - Count them.")
+    assert "Read again" not in screen
+    assert "Read again: phases/00-toy/00-guide.md" in held(monkeypatch, "\n1\nq\n")[1]
 
 
 def test_a_slip_is_asked_again_and_q_leaves_out_what_was_not_judged(
@@ -55,6 +57,8 @@ def test_a_slip_is_asked_again_and_q_leaves_out_what_was_not_judged(
 def test_every_question_has_criteria_and_fits_the_screen(phase: object) -> None:
     for asked in viva.questions(phase, 5):  # type: ignore[arg-type]
         assert asked.kind in interview.CRITERIA and interview.points(asked.answer)
+        page = asked.read.partition("#")[0]
+        assert (ROOT / page).is_file() == (asked.kind != "change")
         shown = interview.shown(asked.text)
         prose = [line for line in shown.splitlines() if not line.startswith("    ")]
         assert max(map(len, prose)) <= interview.WIDTH
