@@ -62,8 +62,10 @@ def render_chat(
     if template is None and tools is None:  # only the tokenizer may have one that knows of tools
         template = getattr(tokenizer, "processor_chat_template", None)
     plain = [_plain(index, message) for index, message in enumerate(messages)]
+    in_parts = False
 
     def render(turns: Sequence[Mapping[str, Any]], opens_a_turn: bool) -> str:
+        turns = list(map(_in_parts, turns)) if in_parts else turns
         text: str = tokenizer.apply_chat_template(
             turns,
             chat_template=template,
@@ -75,6 +77,7 @@ def render_chat(
         return text
 
     try:
+        in_parts = wants_parts(tokenizer, template, tools)
         if any(message["role"] == "developer" for message in plain):
             plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
         return render_turns(render, plain, add_generation_prompt, continue_final_message)
@@ -92,6 +95,46 @@ def render_chat(
             f"the chat template fails with {type(error).__name__}{where}: {error}; mend the "
             "template, or send messages that it knows"
         ) from error
+
+
+PROBE = "what a template makes of this content"
+MOST_PROBED = 64
+_probed: dict[str, bool] = {}
+
+
+def wants_parts(tokenizer: Any, template: str | None, tools: Any = None) -> bool:
+    """Whether a template writes contents that are lists of parts, and no texts: it loops over them.
+    A text would be looped over letter by letter, and nothing of it be written.
+
+    Source: vllm/renderers/hf.py#L432-L450 (_detect_content_format) @ v0.22.1, which reads the
+    template's syntax.
+    """
+    find = getattr(tokenizer, "get_chat_template", None)
+    if find is None:  # it has its own way
+        return False
+    template = str(find(template, tools))
+    if template not in _probed:
+        if len(_probed) >= MOST_PROBED:
+            _probed.clear()
+
+        def writes(content: Any) -> bool:
+            turns = [{"role": "user", "content": content}]
+            try:
+                text = tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False)
+            except Exception:  # a template is a program, and may fail in any way
+                return False
+            return PROBE in text
+
+        parts = [{"type": "text", "text": PROBE}]
+        _probed[template] = not writes(PROBE) and writes(parts)
+    return _probed[template]
+
+
+def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = message.get("content")
+    if not isinstance(text, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": text}] if text else []}
 
 
 def _known_roles(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:

@@ -155,7 +155,8 @@ def check_shape(
     load_pooling_args(config)
     supports = resolve_model_class(args.architectures).supports
     combinations.check(config, args, supports, scheduler_cls)
-    quant = get_quantization_config(config.model.model, config.model.quantization)
+    model = config.model
+    quant = get_quantization_config(model.model, model.quantization, model.hf_overrides)
     if config.parallel.enable_eplb and quant is not None and not quant.keeps_experts:
         raise ValueError(
             "enable_eplb does not go with quantised experts: packed weights do not move between "

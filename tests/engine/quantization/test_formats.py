@@ -14,8 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mini_vllm.config import ModelConfig
+from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.engine.checked_config import check_shape
 from mini_vllm.model.build import load_model
+from mini_vllm.model.config import load_config
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import W8A8LinearMethod, quantize_per_token
@@ -312,6 +314,35 @@ def test_the_old_name_of_the_entry_is_read(tmp_path: Path) -> None:
     config["compression_config"] = config.pop("quantization_config")
     (folder / "config.json").write_text(json.dumps(config))
     torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq order", "awq"])
+@pytest.mark.parametrize("file", ["quantize_config.json", "quant_config.json"])
+def test_an_entry_in_a_file_of_its_own_is_read(name: str, file: str, tmp_path: Path) -> None:
+    """AutoGPTQ and AutoAWQ wrote it so before `config.json` had an entry for it."""
+    folder = write(tmp_path, *FORMATS[name])
+    config = json.loads((folder / "config.json").read_text())
+    entry = config.pop("quantization_config")
+    method = entry.pop("quant_method")
+    if method == "awq":
+        spelled = {"bits": "w_bit", "group_size": "q_group_size"}
+        entry = {spelled.get(key, key): value for key, value in entry.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / file).write_text(json.dumps(entry))
+    (folder / "plain" / file).write_text(json.dumps(entry))  # left behind beside plain weights
+    torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
+    assert get_quantization_config(folder, method) is not None
+
+
+def test_the_check_at_the_start_knows_overrides(tmp_path: Path) -> None:
+    folder = write(tmp_path, *FORMATS["gptq"])
+    config = json.loads((folder / "config.json").read_text())
+    overrides = {"quantization_config": config.pop("quantization_config")}
+    (folder / "config.json").write_text(json.dumps(config))
+    wanted = EngineConfig.from_kwargs(
+        str(folder), quantization="gptq", hf_overrides=overrides, max_model_len=64
+    )
+    check_shape(wanted, load_config(folder, overrides))
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, float("nan")])

@@ -87,3 +87,10 @@ def response_items(given: dict[str, Any]) -> list[list[str]]:
         else [item["type"], f"{item['name']} {item['arguments']}"]
         for item in output.items
     ]
+
+
+def prompt_of(given: dict[str, Any]) -> str:
+    """What a template makes of messages."""
+    options = {key: given[key] for key in given.keys() - {"messages", "template"}}
+    tokenizer = load_tokenizer(bundled.path("storyteller"))
+    return render_chat(tokenizer, given["messages"], template=given["template"], **options)
