@@ -64,6 +64,7 @@ def make(names: dict[str, Any], mode: str, sizes: list[int], reqs: int, query_le
 
 
 @pytest.mark.upstream
+@pytest.mark.skipif(not UPSTREAM.is_dir(), reason="upstream's source: make upstream")
 def test_the_same_graphs_as_upstreams() -> None:
     """20,000 steps in all modes: the same kind of graph, and the same descriptor."""
     names, rng = upstream(), random.Random(1)
