@@ -129,7 +129,8 @@ class Pushdown:
 
         Raises:
             TooLarge: for more than MAX_STACKS stacks: all that were found count, BOTTOM and those
-                that do not stay included.
+                that do not stay included. It comes as soon as that is known: each call may double
+                them.
         """
         # TODO 12.10
         raise NotImplementedError(

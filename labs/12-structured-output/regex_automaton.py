@@ -64,7 +64,7 @@ def utf8_ranges(low: int, high: int) -> list[tuple[ByteRange, ...]]:
     A run can only be a product of ranges, so the interval is cut until it is one: where the number
     of bytes changes (after 7F, 7FF, FFFF), around the surrogates D800 to DFFF, which UTF-8 does
     not have, and then where a leading part changes while what follows is not complete.
-    Continuation bytes carry 6 bits each.
+    Continuation bytes carry 6 bits each. The work is in the cuts, not in the characters between.
 
     Args:
         low, high: code points, both included; an empty interval gives [].

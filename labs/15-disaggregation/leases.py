@@ -87,7 +87,7 @@ class Leases:
         already.
 
         Raises:
-            ValueError: with what is asked for and does not fit. Its text goes to the asker, so
+            ValueError: for a question that does not fit. Its text goes to the asker, so
                 it never says a lease's name: that would be the key, given to a stranger.
         """
         # TODO 15.13

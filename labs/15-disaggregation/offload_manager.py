@@ -102,6 +102,8 @@ class LRUCachePolicy:
     def evict(self, num_blocks: int, protected: Collection[bytes]) -> Evicted | None:
         """Take out the ``num_blocks`` oldest that may go: ready, without a reader, not protected.
 
+        The blocks are gone through once, from the oldest.
+
         Returns:
             Keys and blocks, oldest first; or None, with nothing changed, if there are too few.
 
@@ -272,9 +274,9 @@ class CPUOffloadingManager:
     def prepare_store(self, keys: Sequence[bytes]) -> PrepareStoreOutput | None:
         """Make room for blocks, and take those in that the tier does not have.
 
-        Known keys are left out. For the others as many blocks are evicted as there are too few
-        free, and not one more; never one of ``keys``, for a block that was there must be there
-        afterwards. The new ones are being written: no lookup finds them.
+        Known keys are left out, and become no younger. For the others as many blocks are evicted
+        as there are too few free, and not one more; never one of ``keys``, for a block that was
+        there must be there afterwards. The new ones are being written: no lookup finds them.
 
         Returns:
             What is to be written; None, with nothing changed, if there cannot be room for all.

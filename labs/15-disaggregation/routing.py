@@ -48,7 +48,7 @@ class PrefixIndex:
         """How many of a prompt's blocks, from its beginning, the worker has.
 
         A block after a gap is worth nothing: its hash covers all before it, but its KV can be used
-        only if all before it is there, too.
+        only if all before it is there, too. Each block is looked up once at most.
         """
         # TODO 15.14
         raise NotImplementedError(

@@ -128,7 +128,8 @@ class BlockStore:
     def get(self, block_hash: bytes) -> bytes | None:
         """Read a block; None if it is not there, or not sound.
 
-        An unsound file is deleted, so that it is not offered again. A sound one is young again
+        An unsound file is deleted, so that it is not offered again. What cannot be read just now
+        may be sound, and stays. A sound one is young again
         (``os.utime``): the oldest are the first to go. Never raises: a file may vanish at any
         moment, and a disk may refuse. What was read and is sound counts, also if the file cannot be
         made young: another user's, say.

@@ -133,6 +133,8 @@ def lift_state(automaton: Pushdown, tokens: TokenTable, state: int) -> np.ndarra
         column 1                                  8    9            ":1" has ended in state 8
         column 2                                       10           ":tr" in state 10
 
+    A token may hold the byte 0, with which rows are padded: `tokens.lengths` says where it ends.
+
     Returns:
         [V] int32. Tokens without text are DEAD.
     """

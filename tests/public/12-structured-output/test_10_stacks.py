@@ -124,3 +124,34 @@ def test_12_10_too_many_stacks_are_refused(monkeypatch: Any) -> None:
     rules |= {f"r{i}": ([{"a": 1}, {}], {1}, {}) for i in range(8)}
     with pytest.raises(TooLarge):
         pushdown(rules)
+
+
+def test_12_10_behind_a_call_the_rule_may_end_or_go_on() -> None:
+    """root = x "b"?: the state behind the call accepts, and it reads, too."""
+    walk = pushdown({"root": ([{}, {"b": 2}, {}], {1, 2}, {0: {"x": 1}}),
+                     "x": ([{"a": 1}, {}], {1}, {})})  # fmt: skip
+    check(walk, {"": "a", "a": "b.", "ab": ".", "abb": "dead"})
+
+
+def test_12_10_too_many_are_refused_soon(monkeypatch: Any) -> None:
+    """Each rule calls both of the next level, so stacks double ten times; four are allowed."""
+    monkeypatch.setattr("mini_vllm.structured_output.pushdown.MAX_STACKS", 4)
+    rules: dict[str, Rule] = {}
+    for level in range(10):
+        both = {f"{side}{level + 1}": after for after, side in enumerate("xy", start=1)}
+        for side in "xy":
+            rules[f"{side}{level}"] = ([{}, {"1": 3}, {"2": 3}, {}], {3}, {0: both})
+    last: Rule = ([{"a": 1}, {}], {1}, {})
+    rules |= {"x10": last, "y10": last, "root": rules["x0"]}
+    pushed: list[int] = []
+    push = Pushdown.push
+
+    def counted(self: Pushdown, state: int, below: int) -> int:
+        pushed.append(state)
+        return push(self, state, below)
+
+    monkeypatch.setattr(Pushdown, "push", counted)
+    with pytest.raises(TooLarge):
+        pushdown(rules)
+    at = f"stacks pushed before 2,048 are refused: {len(pushed)}, below 100"
+    expect(len(pushed) < 100, True, at=at)

@@ -159,3 +159,8 @@ def test_12_12_a_mask_that_cannot_be_filled_ends_its_own_request() -> None:
     m.fill_rows(request(grammar), [0, 1], np.full((3, 1), OPEN, dtype=np.int32))
     expect(m._broken, {"r": "no token can follow"}, at="reasons that are kept")
     expect(grammar.taken, 0, at="tokens taken afterwards")
+
+
+def test_12_12_a_draft_may_come_twice() -> None:
+    """The grammar lets a, a, b through: the second a is a draft like the first."""
+    expect(rows(Diary([0, 0, 1]), [0, 0, 1]), [1, 2, 4, 8], at="drafts a, a, b of a, a, b")

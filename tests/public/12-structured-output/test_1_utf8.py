@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labkit.inside.cost import steps
 from labkit.testing import expect
 from mini_vllm.structured_output.regex_automaton import utf8_ranges
 
@@ -69,3 +70,11 @@ def test_12_1_every_pair_of_ends() -> None:
         for high in ends:
             wanted = [f"{code:X}" for code in codes if low <= code <= high]
             expect(spelled(low, high, codes), wanted, at=f"U+{low:04X} to U+{high:04X}")
+
+
+def test_12_1_the_interval_is_cut_and_not_walked() -> None:
+    """20,990 characters of three bytes are a few runs, found in a few steps for each cut."""
+    low, high = 0x4E01, 0x9FFE
+    count = steps(utf8_ranges, low, high)
+    at = f"U+{low:04X} to U+{high:04X}: {count:,} steps of Python, less than one a character"
+    expect(count < high - low, True, at=at)

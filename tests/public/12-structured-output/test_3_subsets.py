@@ -132,3 +132,11 @@ def test_12_3_the_empty_text_begins_and_ends_in_state_0() -> None:
     nfa.join(1, 2, "start")
     dfa = subset_construction(nfa, 0, 2)
     expect([matches(dfa, word) for word in (b"", b"a", b"aa")], [True, True, False], at="$^|a")
+
+
+def test_12_3_the_end_of_a_text_is_not_its_start() -> None:
+    """Behind a the start is over, so a move that is open there leads nowhere: a(^|b)."""
+    nfa = machine({}, {0: [("a", 1)], 1: [("b", 2)]}, 3)
+    nfa.join(1, 2, "start")
+    dfa = subset_construction(nfa, 0, 2)
+    expect([matches(dfa, word) for word in (b"a", b"ab")], [False, True], at="a(^|b) over a and ab")

@@ -119,3 +119,16 @@ def test_12_4_a_splitter_may_be_split_itself() -> None:
         {"a": 3, "b": 0, "c": 2},
     ]
     expect(len(minimise(dfa(rows, {0, 1, 2, 4, 5}))), 6, at="states of six, none of them equal")
+
+
+def test_12_4_what_the_start_cannot_reach_may_stay() -> None:
+    """Nothing leads to state 1, but it reaches the end: only dead states go."""
+    small = remove_dead_states(dfa([{"a": 2}, {"b": 2}, {}], {2}))
+    expect(len(small), 3, at="states left of three, of which no move leads to state 1")
+    expect(int(small.table[1, ord("b")]), 2, at="b in state 1")
+
+
+def test_12_4_bytes_beyond_letters_tell_states_apart() -> None:
+    """Behind a comes é, behind b ê: both are C3, and then their last bytes differ."""
+    rows = [{"a": 1, "b": 2}, {"\xc3": 3}, {"\xc3": 4}, {"\xa9": 5}, {"\xaa": 5}, {}]
+    expect(len(minimise(dfa(rows, {5}))), 6, at="aé|bê in bytes: nothing can be merged")

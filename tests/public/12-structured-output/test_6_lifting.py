@@ -105,3 +105,11 @@ def test_12_6_the_tokens_walk_together(lab: Any) -> None:
     lift_state(loop, TokenTable([b"aaa"] * 100 + [b"aab"] * 100 + [b"baa"] * 100), 0)
     expect(len(calls) <= 6, True, at=f"300 tokens of three bytes: {len(calls)} steps, at most 6")
     expect(calls[1] <= 200, True, at=f"column 1: {calls[1]} tokens; 100 were dead before")
+
+
+def test_12_6_the_byte_0_is_a_byte(lab: Any) -> None:
+    """Rows of the matrix are padded with 0, and a token may hold that byte: its length decides."""
+    walk = lab.HandMade([{"a": 1}, {"\0": 2}, {"b": 3}, {}], {3})
+    texts = [b"a", b"a\0", b"a\0b", b"ab"]
+    after = lift_state(walk, TokenTable(texts), 0)
+    expect(after.tolist(), [1, 2, 3, lab.DEAD], at=f"tokens {texts}, at a, 0, b")

@@ -129,3 +129,10 @@ def test_12_8_no_tokens_are_always_accepted(grammar: NativeGrammar) -> None:
         grammar.accept_tokens("r", tokens)
         expect(grammar.accept_tokens("r", []), True, at=f"no tokens behind {tokens}")
         expect(grammar.is_terminated(), ended, at=f"terminated behind {tokens} and no tokens")
+
+
+def test_12_8_an_end_without_a_bit(lab: Any) -> None:
+    """The row has 32 bits, the last one for token 31; behind it the model cannot write an end."""
+    walk = lab.HandMade([{"a": 0}], {0})
+    grammar = NativeGrammar(lab.HandIndex(walk), [lab.END, 31, 32, 70_000])
+    expect(mask(lab, grammar), [lab.END, A, 31], at="a*, with the ends 0, 31, 32 and 70,000")

@@ -30,6 +30,15 @@ def test_15_10_whose_and_which(lab: Any) -> None:
     expect(unpack_entry(lab.NORTH, lab.key("b"), entry(lab)), None, at="another block is wanted")
 
 
+@pytest.mark.parametrize("place", [0, 20, 50, 78, *range(-4, 0)])
+def test_15_10_a_flipped_bit_of_the_header(lab: Any, place: int) -> None:
+    """A bit that was flipped in any field of the header is noticed, in each byte of the last."""
+    damaged = bytearray(entry(lab))
+    damaged[place % HEADER.size] ^= 4
+    yours = unpack_entry(lab.NORTH, lab.key("a"), bytes(damaged))
+    expect(yours, None, at=f"byte {place % HEADER.size} of a header of {HEADER.size} is damaged")
+
+
 @pytest.mark.parametrize("place", [0, 20, 50, 78, HEADER.size, -1])
 def test_15_10_a_flipped_bit(lab: Any, place: int) -> None:
     """A bit that was flipped anywhere is noticed."""
@@ -156,3 +165,21 @@ def test_15_10_a_file_that_has_just_gone(
     store = lab.store(tmp_path)
     monkeypatch.setattr(Path, "exists", lambda self: True)
     expect(store.get(lab.key("a")), None, at="a file that vanishes")
+
+
+def test_15_10_what_cannot_be_read_now_may_be_sound(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses says nothing of the file: it is no hit now, and it stays."""
+    store = lab.store(tmp_path)
+    store.put(lab.key("a"), PAYLOAD)
+
+    def refuse(*_: Any) -> bytes:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refuse)
+        patched.setattr(Path, "open", refuse)
+        patched.setattr("builtins.open", refuse)
+        expect(store.get(lab.key("a")), None, at="the disk refuses")
+    expect(store.get(lab.key("a")) == PAYLOAD, True, at="the next time it does not")

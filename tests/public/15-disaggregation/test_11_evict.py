@@ -62,3 +62,12 @@ def test_15_11_leftovers(lab: Any, tmp_path: Path) -> None:
     os.utime(old, (1000, 1000))
     store.evict()
     expect((old.exists(), new.exists()), (False, True), at="one is old, one is being written")
+
+
+def test_15_11_only_blocks_are_counted(lab: Any, tmp_path: Path) -> None:
+    """A young file that does not end in .kv is no block, whatever its name: it is left alone."""
+    store = filled(lab, tmp_path, room=3)
+    note = store.path_of(lab.key("a")).parent / "note.txt"
+    note.write_bytes(PAYLOAD)
+    expect((store.evict(), left(lab, store)), (3000, "abc"), at="three blocks, and note.txt")
+    expect(note.exists(), True, at="note.txt")

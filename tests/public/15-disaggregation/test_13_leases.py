@@ -28,13 +28,18 @@ def test_15_13_whoever_has_the_lease_may_read(lab: Any) -> None:
         ({"request_id": "ben"}, "nothing is held for ben"),
         ({"lease": "lease-0"}, "the id belonged to an earlier request"),
         ({"block_ids": [5, 9]}, "block 9 is not ada's"),
+        ({"namespace": b"n" * 31 + b"s"}, "its last byte differs"),
+        ({"lease": "lease-"}, "the beginning of a name is no name"),
+        ({"lease": ""}, "no name at all"),
     ],
 )
 def test_15_13_others_are_refused(lab: Any, other: dict[str, Any], why: str) -> None:
-    """A question that does not fit is refused with a ValueError."""
-    with pytest.raises(ValueError):
+    """A ValueError, and its text never has the name of the lease that there is."""
+    with pytest.raises(ValueError) as error:
         lab.leases(ada=ADA)._check(lab.question(**other))
         raise AssertionError(why)
+    text = str(error.value)
+    expect("lease-1" in text, False, at=f"the lease's name in the message: {why}", message=text)
 
 
 def test_15_13_nothing_is_read_after_the_deadline(lab: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from labkit.inside.cost import steps
 from labkit.testing import expect
 from mini_vllm.kv_transfer.events import AllBlocksCleared, BlockRemoved, BlockStored
 from mini_vllm.kv_transfer.routing import PrefixIndex, choose_worker
@@ -75,3 +76,20 @@ def test_15_14_nobody_there() -> None:
     """Without a worker there is nothing to choose."""
     with pytest.raises(ValueError):
         choose_worker([], [], 100, 16)
+
+
+def test_15_14_each_block_is_looked_up_once(lab: Any) -> None:
+    """The block in the middle is missing: of a prompt twice as long half is found in twice as many
+    steps."""
+
+    def count(num_blocks: int) -> int:
+        hashes = [number.to_bytes(32, "big") for number in range(num_blocks)]
+        index = PrefixIndex()
+        index.apply("north", [BlockStored(hashes, None, [], lab.SIZE)])
+        index.apply("north", [BlockRemoved([hashes[num_blocks // 2]])])
+        expect(index.score("north", hashes), num_blocks // 2, at=f"half of {num_blocks} blocks")
+        return steps(index.score, "north", hashes)
+
+    few, many = count(100), count(200)
+    at = f"steps of Python for 100 blocks and for 200: {few:,} and {many:,}; below three times"
+    expect(many < 3 * few, True, at=at)

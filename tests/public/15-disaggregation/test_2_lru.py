@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from labkit.inside.cost import steps
 from labkit.testing import expect
+from mini_vllm.kv_transfer.offload_manager import BlockStatus
 
 
 def test_15_2_touch_keeps_the_beginning_longest(lab: Any) -> None:
@@ -55,3 +57,17 @@ def test_15_2_none_wanted(lab: Any) -> None:
     policy = lab.shelf(a=0)
     expect(policy.evict(0, ()), [], at="none wanted")
     expect(len(policy), 1, at="afterwards")
+
+
+def test_15_2_the_blocks_are_gone_through_once(lab: Any) -> None:
+    """Twice as many to evict cost twice as many steps, not four times as many."""
+
+    def evict(num_blocks: int) -> int:
+        blocks = {key: BlockStatus(key, 0) for key in range(2 * num_blocks)}
+        policy = lab.shelf()
+        policy.blocks.update(blocks)
+        return steps(policy.evict, num_blocks, ())
+
+    few, many = evict(100), evict(200)
+    at = f"steps of Python for 100 blocks and for 200: {few:,} and {many:,}; below three times"
+    expect(many < 3 * few, True, at=at)

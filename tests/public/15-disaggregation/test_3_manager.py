@@ -72,3 +72,21 @@ def test_15_3_nothing_to_store_is_no_refusal(lab: Any) -> None:
     place = lab.tier(1, "a").prepare_store([lab.key("a")])
     expect(place is None, False, at="prepare_store is None")
     expect((place.keys_to_store, place.evicted_keys), ([], []), at="to store, and evicted")
+
+
+def test_15_3_who_reads_goes_on_reading(lab: Any) -> None:
+    """A block that is read is not being written: told of it, the tier leaves its reader alone."""
+    manager = lab.tier(2, "ab")
+    manager.prepare_load([lab.key("a")])
+    for success in (True, False):
+        manager.complete_store([lab.key("a")], success=success)
+        at = f"readers of a, after complete_store(success={success})"
+        expect(manager.policy.get(lab.key("a")).ref_cnt, 1, at=at)
+
+
+def test_15_3_a_store_makes_nobody_younger(lab: Any) -> None:
+    """a is known already and left out: it stays the oldest, and goes for c."""
+    manager = lab.tier(2, "ab")
+    manager.prepare_store([lab.key("a")])
+    place = manager.prepare_store([lab.key("c")])
+    expect(lab.names(place.evicted_keys), "a", at="a, b are there; a, and then c are to be stored")

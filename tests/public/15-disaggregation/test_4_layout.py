@@ -27,12 +27,13 @@ def test_15_4_shape_and_order() -> None:
 
 
 def test_15_4_a_copy_leaves() -> None:
-    """What was gathered does not change with the cache."""
-    layers = cache()
-    blocks = gather_blocks(layers, [2])
-    expected = blocks.tolist()
-    layers[0].zero_()
-    expect(blocks.tolist(), expected, at="after the cache was overwritten")
+    """What was gathered does not change with the cache, be it of one layer and of neighbours."""
+    for layers, ids in ((cache(), [2]), (cache()[:1], [2, 3]), (cache()[:1], [1])):
+        blocks = gather_blocks(layers, ids)
+        expected = blocks.tolist()
+        layers[0].zero_()
+        at = f"blocks {ids} of {len(layers)} layer(s), after the cache was overwritten"
+        expect(blocks.tolist(), expected, at=at)
 
 
 def test_15_4_there_and_back() -> None:
@@ -47,5 +48,6 @@ def test_15_4_there_and_back() -> None:
 def test_15_4_one_id_each() -> None:
     """Too few or too many ids are an error."""
     layers = cache()
-    with pytest.raises(ValueError):
-        scatter_blocks(gather_blocks(layers, [4, 0]), layers, [1])
+    for ids in ([4, 0], [4]):
+        with pytest.raises(ValueError):
+            scatter_blocks(gather_blocks(layers, ids), layers, [1, 2][: 3 - len(ids)])

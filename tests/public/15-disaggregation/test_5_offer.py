@@ -57,3 +57,13 @@ def test_15_5_what_was_found_is_young(lab: Any) -> None:
     tier = lab.tier(8, "abx")
     lab.host(tier).get_num_new_matched_tokens(lab.hashed(2), 0)
     expect(lab.names(tier.policy.blocks), "xba", at="oldest first, after a and b were found")
+
+
+def test_15_5_who_is_told_to_wait_touches_nothing(lab: Any) -> None:
+    """a is found, and ben is loading it: no offer, so a stays as old as it is."""
+    tier = lab.tier(8, "ax")
+    connector = lab.host(tier)
+    lab.is_loading(connector, "ben", "a")
+    answer = connector.get_num_new_matched_tokens(lab.hashed(2), 0)
+    expect(answer, (None, False), at="ben is loading a")
+    expect(lab.names(tier.policy.blocks), "ax", at="oldest first, after the answer")

@@ -44,3 +44,11 @@ def test_15_7_it_is_on_its_way_no_longer(lab: Any) -> None:
     for computed in (0, 8):
         state = arrive(lab, 15, computed)[2]
         expect(state, TransferState({"ben"}), at=f"{computed} tokens came")
+
+
+def test_15_7_what_has_not_failed_is_not_among_the_failed(lab: Any) -> None:
+    """A load that went well is in two of the sets; it leaves those, and nothing is raised."""
+    manager, request = lab.loaded(15, 8)
+    state = TransferState({"ada"}, {"ada"})
+    take_arrived(state, manager, request)
+    expect(state, TransferState(), at="ada loads and has arrived")
