@@ -6,6 +6,7 @@ device's graph is of torch's profiler: operations, and below them the kernels of
 device is the CPU, and the operations are its work.
 
     python -m labkit.learner.flames page.html      profiles the engine with what is in place
+    ... page.html --script FILE                    profiles a script: the report of a hunt, say
 
 `--save FOLDER` keeps the figures, too: the host's stacks, and one step for
 :func:`mini_vllm.observability.bottleneck.classify_step`. Phase 19 holds such a recording.
@@ -14,14 +15,17 @@ device is the CPU, and the operations are its work.
 from __future__ import annotations
 
 import argparse
+import runpy
 import shutil
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from html import escape
+from io import StringIO
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,6 +40,10 @@ PROMPTS = ("Once upon a time", "The little fox", "In the winter", "A story about
 ENGINE = str(Path(__file__).parents[2])
 NARROWEST = 0.002
 """Share of a graph's width below which a frame is left out."""
+COUNTER = "labkit/inside/cost.py:"
+"""Frames of what counts operations: time in them belongs to what is counted."""
+ENOUGH = 0.5
+"""Seconds of processor time for which a script is looked at: 250 looks."""
 
 
 # ---------------------------------------------------------------- looking
@@ -119,6 +127,36 @@ def profile_engine(tokens: int) -> tuple[Stacks, Stacks]:
         run()
     llm.shutdown()
     return dict(host), device_stacks(recording.events() or [])
+
+
+def profile_script(file: Path) -> Counter[tuple[str, ...]]:
+    """The host's stacks of a script, from the script's own first frame on.
+
+    A first run is not looked at: it imports and compiles. Then it runs again and again until
+    enough was seen. What it prints is left out.
+
+    Raises:
+        OSError: the script cannot be read. Whatever the script raises goes on, too.
+    """
+    found: Counter[tuple[str, ...]] = Counter()
+    path = str(file.resolve())
+    with redirect_stdout(StringIO()):
+        runpy.run_path(path, run_name="__main__")
+        end = time.process_time() + ENOUGH
+        with sampled(found):  # one timer for all runs: a single one may be over before it rings
+            while time.process_time() < end:
+                runpy.run_path(path, run_name="__main__")
+    return own_frames(found, f"{place(path)}:")
+
+
+def own_frames(stacks: Stacks, script: str) -> Counter[tuple[str, ...]]:
+    """Stacks from the script's first frame on, without the frames that count operations."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for stack, seconds in stacks.items():
+        begin = next((i for i, name in enumerate(stack) if name.startswith(script)), len(stack))
+        if own := tuple(name for name in stack[begin:] if not name.startswith(COUNTER)):
+            found[own] += seconds  # type: ignore[assignment]
+    return found
 
 
 # ---------------------------------------------------------------- the page
@@ -225,13 +263,16 @@ def main(
     parser.add_argument("--title", default="Where the time goes")
     parser.add_argument("--tokens", type=int, default=100, help="of each answer (100)")
     parser.add_argument("--save", type=Path, help="a folder for the figures as files")
+    parser.add_argument("--script", type=Path, help="profile this one, the host's side alone")
     options = parser.parse_args(argv)
     if not hasattr(signal, "setitimer"):
         print(
             "profile needs a timer of the system, which Windows has not; use WSL", file=sys.stderr
         )
         return 2
-    host, device = profile(options.tokens)
+    host, device = (
+        (profile_script(options.script), {}) if options.script else profile(options.tokens)
+    )
     write_text(options.out, page(options.title, host, device))
     for one in which_to_mend(host)[:5]:
         print(f"{one.own:>6.1%} own, {one.whole:>6.1%} with its calls   {one.name}")

@@ -27,6 +27,7 @@ def main(
     clue: bool = typer.Option(False, "--clue", help="the next clue: where, which rule, when"),
     again: bool = typer.Option(False, "--again", help="begin anew; what you have is backed up"),
     tell: bool = typer.Option(False, "--tell", help="give up, and hear the whole story"),
+    profile: bool = typer.Option(False, help="where the report's script spends its time"),
     yes: bool = typer.Option(False, "--yes", help="begin, though the copy solves open tasks"),
 ) -> None:
     """Find and mend a bug that an engine really had; the hidden suite judges."""
@@ -49,6 +50,8 @@ def main(
         start(out, hunt)
     elif clue:
         show_clues(out, hunt)
+    elif profile:
+        raise typer.Exit(hunts.profile(hunt, hunt.folder / "profile.html"))
     elif name:
         raise typer.Exit(0 if check_name(out, hunt, name) else 1)
     else:
@@ -97,6 +100,8 @@ def start(out: Screen, hunt: Hunt) -> None:
         out.pair("look", f"make inspect TRACE={trace}", "", 0, 6)
     out.pair("mend", hunt.shown(hunt.file), "", 0, 6)
     out.pair("then", f"make hunt-{hunt.id}", "", 0, 6)
+    if hunt.wrong_fixes:
+        out.pair("slow?", f'make hunt-{hunt.id} ARGS="--profile"', "", 0, 6)
     out.pair("stuck?", f'make hunt-{hunt.id} ARGS="--clue"', "", 0, 6)
     out.pair("sure?", f'make hunt-{hunt.id} ARGS="--name THE_FUNCTION"', "", 0, 6)
     put(hunt, begun=copies.now(), clues=0)
@@ -144,7 +149,7 @@ def check(out: Screen, hunt: Hunt) -> bool:
         out.line(f'next: edit {hunt.shown(hunt.file)}; make hunt-{hunt.id} ARGS="--clue" helps',
                  "bold")  # fmt: skip
         return False
-    out.line("✓ the user sees what she should", "green")
+    out.line("✓ the script prints what it should", "green")
     result = hunts.judge(hunt)
     failed = [test for test in result.tests if not test.passed]
     if result.broken or failed or not result.tests:

@@ -27,6 +27,11 @@ CLUES = ("where to look", "which rule is broken", "where it shows")
 KEYS = {"title", "mutant", "row", "symptom", "script", "clues", "story"}
 OPTIONAL = {"row", "wrong_fixes"}
 SCRIPT_SECONDS = 180.0
+PROFILED = """
+Where the script spends its time, as a flame graph of functions:
+
+    make hunt-{hunt.id} ARGS="--profile"
+"""
 LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 ROW = re.compile(r"\| (H\d\d\d?) \|")
 
@@ -150,6 +155,18 @@ def observe(hunt: Hunt, mapping: Mapping[str, str], timeline: Path | None = None
     return done.stdout.strip("\n") + (f"\n{last}" if done.returncode else "")
 
 
+def profile(hunt: Hunt, page: Path) -> int:
+    """Run the report's script under the profiler, with the working copy in the engine, and write
+    the page; its exit code. The first lines that it prints name the functions with the most time
+    of their own."""
+    env = overlay.environment(hunt.phase.root, {hunt.mistake.module: str(hunt.file)})
+    env |= hunt.phase.environment
+    words = ["-m", "labkit.learner.flames", hunt.shown(page), "--title", hunt.title]
+    words += ["--script", hunt.shown(hunt.folder / "reproduce.py")]
+    command = [sys.executable, "-W", "ignore", *words]
+    return subprocess.run(command, env=env, cwd=hunt.phase.root).returncode
+
+
 def begin(hunt: Hunt) -> Path | None:
     """Write the working copy, the report and a recording; a begun hunt is backed up first, and its
     backup returned."""
@@ -194,7 +211,7 @@ What another engine of yours says:
 The mistake is in `{hunt.file.name}`, in one function. Mend it there, then:
 
     make hunt-{hunt.id}
-"""
+{PROFILED.format(hunt=hunt) if hunt.wrong_fixes else ""}"""
 
 
 # ------------------------------------------------------------------ what is judged

@@ -18,6 +18,7 @@ few = settings(
 seeds = given(seed=st.integers(0, 2**31))
 MIXERS = "mini_vllm.model.mixers."
 STEPS, ELEMENTS = "labkit.inside.cost:steps", "labkit.inside.cost:elements"
+BYTES = "labkit.inside.cost:peak_bytes"
 
 
 def near(yours: Any, right: Any, what: str, atol: float = 1e-9) -> None:
@@ -240,8 +241,9 @@ def test_18_10_in_the_dtype_of_states(subject: Any, hy: Any) -> None:
 
 
 def test_18_10_rounds_and_not_tokens(subject: Any, hy: Any) -> None:
-    """16 requests of 512 tokens: steps of Python are those of 8 chunks; numbers grow with chunks
-    times their size, not with the square of a prompt."""
+    """16 requests of 512 tokens: steps of Python are those of 8 chunks, and far fewer than 512
+    times those of a token; numbers grow with chunks times their size, not with the square of a
+    prompt."""
     p = Program()
     for requests, tokens in ((1, 64), (1, 512), (16, 64)):
         total = requests * tokens
@@ -252,8 +254,13 @@ def test_18_10_rounds_and_not_tokens(subject: Any, hy: Any) -> None:
         rule = p.name(f"{MIXERS}gated_delta:chunk_gated_delta_rule")
         for cost in (STEPS, ELEMENTS):
             p.see(p.call(cost, rule, *args, chunks))
-    one, numbers, long, long_numbers, broad, broad_numbers = subject.run(p)
+    alone = [p.call("torch:ones", 1, 1, 8) for _ in range(3)]
+    alone += [p.call("torch:zeros", 1, 1), p.call("torch:ones", 1, 1)]
+    alone += [p.call("torch:zeros", 1, 1, 8, 8)]
+    p.see(p.call(STEPS, p.name(f"{MIXERS}gated_delta:recurrent_gated_delta_rule"), *alone))
+    one, numbers, long, long_numbers, broad, broad_numbers, token = subject.run(p)
     assert long < 8 * one and broad < 4 * one
+    assert long < 512 * min(token, 400) / 3, f"{long:,} steps for 512 tokens, {token:,} for one"
     assert long_numbers < 12 * numbers and broad_numbers < 24 * numbers
 
 
@@ -315,8 +322,10 @@ def test_18_11_latents_are_read_as_they_are(subject: Any, hy: Any) -> None:
         p.call("torch:ones", heads, 2 * plain, size),
         0.1,
     )
-    p.see(p.call(ELEMENTS, p.name(f"{MIXERS}mla:attend_latent"), *args))
-    (cost,) = subject.run(p)
+    for cost in (ELEMENTS, BYTES):  # of tensors; and of NumPy and lists, which hold nothing here
+        p.see(p.call(cost, p.name(f"{MIXERS}mla:attend_latent"), *args))
+    cost, memory = subject.run(p)
+    assert memory < 4 * 4 * length * (size + rank), f"{memory:,} bytes beside the tensors"
     assert cost < 4 * length * (size + rank) + 10 * heads * length + 4 * heads * 2 * plain * size
 
 

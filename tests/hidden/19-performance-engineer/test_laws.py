@@ -165,7 +165,8 @@ def test_19_3_what_is_no_step(subject: Any) -> None:
         p.refuse("ValueError", classify, step(*wrong))
     see(p, classify(step(1.0, 1.0009, 5, 0.1, 0.0, 0.0)), "by", "factor")
     see(p, classify(step(1.0, 1.0009, 5, 0.1, 0.75, 0.0)), "by")
-    assert subject.run(p) == [["memory", math.inf], ["memory"]]
+    see(p, classify(step(1.0, 1.001, 5, 0.1, 0.75, 0.0)), "by")
+    assert subject.run(p) == [["memory", math.inf], ["memory"], ["memory"]]
 
 
 # ------------------------------------------------------------------ 19.4

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from labkit.course.console import Screen
+from labkit.course.files import write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
@@ -143,7 +144,8 @@ def hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hunt:
 
 def run(*words: str, **options: object) -> int:
     """The exit code of the command."""
-    given = {"name": "", "clue": False, "again": False, "tell": False, "yes": True} | options
+    given = dict.fromkeys(("clue", "again", "tell", "profile"), False) | {"name": "", "yes": True}
+    given |= options
     try:
         hunt_command.main(*words, **given)
     except typer.Exit as end:
@@ -173,10 +175,35 @@ def test_a_hunt_from_its_report_to_its_story(
     hunt.file.write_text(hunt.phase.reference_file(hunt.mistake.module).read_text())
     assert run("07.1") == 0
     shown = capsys.readouterr().out
-    assert "✓ the user sees what she should" in shown and "It was make_buckets, task 07.1" in shown
+    assert "✓ the script prints what it should" in shown
+    assert "It was make_buckets, task 07.1" in shown
 
     assert run("07.1", again=True) == 0
     assert hunt.file.read_text(encoding="utf-8") == begun
+
+
+NO_TIME = ("05.4", "14.4")
+"""What grows there is no time of the processor: bytes to a device, and pauses of a loop."""
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        pytest.param(hunt, marks=() if hunt.id == "02.4" else pytest.mark.slow, id=hunt.id)
+        for hunt in SLOW_ENGINES
+        if hunt.id not in NO_TIME
+    ],
+)
+def test_a_profile_names_the_function_that_is_slow(
+    slow: Hunt, hunt: Hunt, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_text(slow.file, hunts.buggy_text(slow))
+    write_text(slow.folder / "reproduce.py", slow.script + "\n")
+    assert run(slow.id, profile=True) == 0
+    page = (slow.folder / "profile.html").read_text(encoding="utf-8")
+    assert slow.title in page and "labkit/inside/cost.py" not in page
+    frame = rf'title="[^"]*{re.escape(slow.mistake.function)}[^"]* ms, ([\d.]+)%"'
+    assert max(map(float, re.findall(frame, page))) > 25, capfd.readouterr().out
 
 
 def test_a_copy_that_solves_open_tasks_is_not_opened_unasked(
