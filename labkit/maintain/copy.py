@@ -103,7 +103,14 @@ vLLM {VERSION}; phase {bug.phase} teaches what must be understood; difficulty {b
 
 BEGINNING = '''"""What the user reports, as a test: red on the pin, green with a right fix."""
 
-# from labkit.maintain.rig import make_request, make_scheduler, step
+# A scene for the scheduler; other parts of vLLM you import as they are.
+#
+#     from labkit.maintain.rig import make_request, make_scheduler, step
+#
+#     scheduler = make_scheduler(num_gpu_blocks=10)
+#     scheduler.add_request(make_request("a", 40, max_tokens=3))
+#     plan, outputs = step(scheduler)
+#     assert plan.num_scheduled_tokens == {"a": 40}  # fewer where the prefix cache brought some
 
 
 def test_what_the_user_reports():

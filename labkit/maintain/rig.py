@@ -5,9 +5,11 @@
     scheduler = make_scheduler(num_gpu_blocks=10)
     scheduler.add_request(make_request("a", 40, max_tokens=3))
     plan, outputs = step(scheduler)
+    plan.num_scheduled_tokens      {"a": 40}; fewer where the prefix cache has brought some
 
-The limits of `make_scheduler` are those of `labkit.trace.format.TraceConfig`. This module runs
-beside vLLM only: `labkit.maintain.child` imports it.
+The limits of `make_scheduler` are those of `labkit.trace.format.TraceConfig`, for example
+`policy="priority", async_scheduling=True`. This module runs beside vLLM only:
+`labkit.maintain.child` imports it.
 """
 
 from __future__ import annotations
