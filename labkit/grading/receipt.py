@@ -30,6 +30,8 @@ from labkit.grading.result import GradeResult, hash_suite, load, now
 NAMESPACE = "receipt@mini_vllm"
 """OpenSSH's word for what a signature is for: one made for something else is refused."""
 SIGNER = "class"
+JUDGES = ("labkit", "mini_vllm", "phases", "tests/hidden")
+"""What a grade comes of, beside the submission."""
 PHASE = ("phase", "earned", "points", "tasks", "seed", "suite", "files", "isolation", "graded")
 
 
@@ -65,6 +67,7 @@ def write(
     """Write a receipt of some results, and its signature beside it."""
     path = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'student'}.receipt")
     found = make(course(), name, [load(file) for file in results])
+    refuse_what_is_not_committed(course().root)
     write_text(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     path.with_name(f"{path.name}.sig").unlink(missing_ok=True)
     _ssh_keygen("-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), str(path))
@@ -110,6 +113,21 @@ def make(known: Course, name: str, results: Sequence[GradeResult]) -> dict[str, 
         "finish lines": finish.reached(known, done),
         "phases": [_phase(best[slug]) for slug in sorted(best)],
     }
+
+
+def refuse_what_is_not_committed(root: Path) -> None:
+    """A receipt names the commit that judged; so what judges must be that commit's.
+
+    Raises:
+        ReceiptError: a file of JUDGES is not as the commit has it.
+    """
+    changed = (git(root, "status", "--porcelain", "--", *JUDGES) or "").splitlines()
+    if changed:
+        raise ReceiptError(
+            f"{changed[0][3:]} is not as the commit has it ({len(changed)} such in"
+            f" {', '.join(JUDGES)}), so the commit on the receipt would not be what judged; commit"
+            " or put back, and grade again"
+        )
 
 
 def _fits(known: Course, result: GradeResult) -> None:

@@ -57,10 +57,25 @@ def test_what_this_commit_has_not_judged_is_not_signed(change: dict, says: str) 
         receipt.make(COURSE, "Ada", [])
 
 
+def test_a_checkout_that_is_not_its_commit_signs_nothing(tmp_path: Path) -> None:
+    words = ("-c", "user.name=a", "-c", "user.email=a@b")
+    (tmp_path / "labkit").mkdir()
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "labkit" / "a.py").write_text("")
+    for command in (("init", "-q"), ("add", "."), (*words, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    (tmp_path / "labs" / "fifo.py").write_text("a student's")
+    receipt.refuse_what_is_not_committed(tmp_path)
+    (tmp_path / "labkit" / "a.py").write_text("passed = True")
+    with pytest.raises(receipt.ReceiptError, match=r"labkit/a.py is not as the commit has it \(1"):
+        receipt.refuse_what_is_not_committed(tmp_path)
+
+
 @needs_ssh
 def test_anybody_can_check_it_and_a_change_is_seen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(receipt, "refuse_what_is_not_committed", lambda root: None)
     key, path = tmp_path / "class", tmp_path / "ada.receipt"
     result("00").write(tmp_path / "ada.json")
     receipt.make_key(key)
