@@ -36,7 +36,7 @@ REMARKS = frozenset(
 """Formats of OpenAPI and of pydantic that say how a program keeps a value, and forbid no text."""
 
 
-_BEGINNING = rf"[a-z][a-z0-9+.-]{{0,9}}://{_HOST}(:[0-9]{{1,5}})?"
+_AT_A_HOST = rf"://{_HOST}(:[0-9]{{1,5}})?"
 _CHAR = rf"[?{_OF_A_PATH}]"
 _PART = rf"({_CHAR}|%[0-9A-F]{{2}})"
 LEAST_URI = 300
@@ -44,7 +44,8 @@ LEAST_URI = 300
 
 
 def short_uri(most: int, place: Pattern) -> Pattern:
-    """A URL with a host, of at most so many characters.
+    """A URL of the web, of at most so many characters. That is what has a length: pydantic's
+    `HttpUrl` has one, and takes no other scheme, which a schema cannot say.
 
     Args:
         most: 300 or more.
@@ -52,7 +53,7 @@ def short_uri(most: int, place: Pattern) -> Pattern:
     """
     path = concat("/", Repeat(place, 0, most - 282))
     fragment = concat("#", Repeat(place, 0, 20))
-    return concat(parse_regex(_BEGINNING), optional(path), optional(fragment))
+    return concat(parse_regex(f"https?{_AT_A_HOST}"), optional(path), optional(fragment))
 
 
 URI_CHAR = parse_regex(_CHAR)
@@ -75,6 +76,9 @@ FORMATS = {
     ),
     "hostname": _HOST,
     "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+",
-    "uri": rf"({_BEGINNING}(/{_PART}*)?(#{_PART}*)?|(mailto|urn|tel):[A-Za-z0-9]{_PART}*)",
+    "uri": (
+        rf"[a-z][a-z0-9+.-]{{0,9}}{_AT_A_HOST}(/{_PART}*)?(#{_PART}*)?"
+        rf"|(mailto|urn|tel):[A-Za-z0-9]{_PART}*"
+    ),
 }
 """The formats that are enforced."""

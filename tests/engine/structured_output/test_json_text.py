@@ -179,6 +179,7 @@ def test_a_uri_has_at_most_so_many_characters() -> None:
     automaton = compile_pattern(short_uri(300, URI_CHAR))
     assert matches(automaton, b"https://example.org/a?b#c")
     host = ".".join(["a" + "-a" * 23] * 5)
-    longest = f"a123456789://{host}:12345/{'p' * 18}#{'f' * 20}"
-    assert matches(automaton, longest.encode()) and len(longest) == 298
-    assert not matches(automaton, (longest + "f").encode())
+    longest = f"https://{host}:12345/{'p' * 18}#{'f' * 20}"
+    assert matches(automaton, longest.encode()) and len(longest) == 293
+    for wrong in (longest + "f", "ftp://example.org"):
+        assert not matches(automaton, wrong.encode())
