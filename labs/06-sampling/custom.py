@@ -157,7 +157,8 @@ def process_dict_updates(
     batch_update: BatchUpdate | None,
     new_state: Callable[[SamplingParams, Sequence[int], Sequence[int]], T | None],
 ) -> bool:
-    """Keep what a processor knows of each row up to date; whether anything has changed.
+    """Keep what a processor knows of each row up to date; whether anything has changed. That what
+    is known is another request's now is a change, also where it is equal to what was known before.
 
     None means that all rows stay. An update is read in this order:
 
