@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labkit.citations.drift import NOTES, UNTOUCHED, load_notes
+from labkit.citations.drift import NOTES, UNTOUCHED, load_reading
 from labkit.citations.scan import Citation
 from mini_vllm.config.profiles import RELEASES
 
@@ -21,12 +21,14 @@ _ROW = re.compile(r"^\| `([^`]+)` \| (\S+) (\S+) \| ([a-z ]+) \| (.*?) \| (.*?) 
 @dataclass(frozen=True)
 class Change:
     """The fate of a cited place in a newer release: its state, where it is now, and what that
-    means, in Markdown; no sentence if the change was not read."""
+    means, in Markdown. Without a sentence the change was read and does not matter, or was not read.
+    """
 
     release: str
     state: str
     now: str
     sentences: tuple[str, ...]
+    is_read: bool = False
 
 
 class Changes:
@@ -48,10 +50,11 @@ def changes_since_the_pin(project: Path) -> Changes:
     report = project / NOTES / f"{release}.md"
     if not report.is_file():
         return Changes({})
-    told = {note.number: note.told() for note in load_notes(project, release)}
+    told = {note.number: note.told() for note in load_reading(project, release).notes}
     places = {}
     for symbol, path, region, state, now, numbers in _ROW.findall(report.read_text("utf-8")):
         if state not in UNTOUCHED:
             sentences = tuple(told[int(number)] for number in re.findall(r"\d+", numbers))
-            places[symbol, path, region] = Change(release, state, now, sentences)
+            is_read = bool(numbers.strip())
+            places[symbol, path, region] = Change(release, state, now, sentences, is_read)
     return Changes(places)

@@ -12,7 +12,7 @@ from labkit.citations.drift import (
     DriftError,
     by_phase,
     fetch_release,
-    load_notes,
+    load_reading,
     report,
     version_of,
 )
@@ -140,7 +140,7 @@ def drift(argv: list[str]) -> int:
         citations, read_lock(project), Upstream(source), module_owners(project), pinned
     )
     version = options.to or version_of(source)
-    text = report(groups, version, load_notes(project, version))
+    text = report(groups, version, load_reading(project, version))
     print(text)
     if options.out:
         write_text(options.out, text)

@@ -11,7 +11,6 @@ import tempfile
 import tomllib
 import zipfile
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ STATES = ("same", "moved", "reworded", "changed", "symbol gone", "file gone")
 UNTOUCHED = ("same", "moved", "reworded")
 NOTES = Path("upstream_notes") / "drift"
 """What has been read of each release."""
+NOTHING = "nothing"
+"""Read, and nothing that matters has changed."""
 
 
 class DriftError(RuntimeError):
@@ -102,17 +103,24 @@ class Note:
     number: int
     text: str
     symbols: tuple[str, ...] = ()
+    """Names; each with all that is inside."""
+    only: tuple[str, ...] = ()
+    """Names without what is inside: a class, but not its methods."""
+    within: str = ""
+    """Beginning of the paths below `vllm/` in which those names count."""
     paths: tuple[str, ...] = ()
-    """Beginnings of paths below `vllm/`."""
+    """Beginnings of paths below `vllm/` that the note is about whole."""
     pull: tuple[int, ...] = ()
     issue: tuple[int, ...] = ()
     rule: str | None = None
     """The rule of a profile that follows the change."""
 
     def is_about(self, citation: Citation) -> bool:
-        if citation.path.removeprefix("vllm/").startswith(self.paths):
+        path = citation.path.removeprefix("vllm/")
+        if path.startswith(self.paths):
             return True
-        return any(f"{citation.symbol}.".startswith(f"{symbol}.") for symbol in self.symbols)
+        inside = any(f"{citation.symbol}.".startswith(f"{symbol}.") for symbol in self.symbols)
+        return (inside or citation.symbol in self.only) and path.startswith(self.within)
 
     def told(self) -> str:
         """The sentence, with where more is told of it."""
@@ -126,68 +134,111 @@ class Note:
 
     def line(self) -> str:
         """As an item of the report's list."""
-        about = ", ".join(f"`{name}`" for name in (*self.symbols, *self.paths))
+        about = ", ".join(f"`{name}`" for name in (*self.symbols, *self.only, *self.paths))
         return f"{self.number}. {about}: {self.text} ({self._more or 'read'})"
 
 
-def load_notes(project: Path, version: str) -> list[Note]:
-    """What has been read of a release; none of a release that was not read."""
+@dataclass(frozen=True)
+class Reading:
+    """What has been read of a release.
+
+    Attributes:
+        notes: a sentence for each change that matters.
+        nothing: places that were read, and nothing that matters has changed in them: path below
+            `vllm/`, symbol, lines. A citation of other lines of the symbol is not read by that.
+    """
+
+    notes: tuple[Note, ...] = ()
+    nothing: frozenset[tuple[str, str, str]] = frozenset()
+
+    def of(self, citation: Citation) -> list[Note]:
+        return [note for note in self.notes if note.is_about(citation)]
+
+    def found_nothing(self, citation: Citation) -> bool:
+        place = (citation.path.removeprefix("vllm/"), citation.symbol, citation.region)
+        return place in self.nothing and not self.of(citation)
+
+    def cell(self, citation: Citation) -> str:
+        """The numbers of its sentences, `NOTHING`, or "" if it was not read."""
+        numbers = ", ".join(str(note.number) for note in self.of(citation))
+        return numbers or (NOTHING if self.found_nothing(citation) else "")
+
+
+def load_reading(project: Path, version: str) -> Reading:
+    """What has been read of a release; nothing of a release that was not read."""
     file = project / NOTES / f"{version}.toml"
     if not file.is_file():
-        return []
-    found: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["notes"]
+        return Reading()
+    found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     notes: list[dict[str, Any]] = [
-        {k: tuple(v) if isinstance(v, list) else v for k, v in n.items()} for n in found
+        {k: tuple(v) if isinstance(v, list) else v for k, v in n.items()} for n in found["notes"]
     ]
-    return [Note(number, **note) for number, note in enumerate(notes, 1)]
+    nothing = set()
+    for path, places in found.get(NOTHING, {}).items():
+        for place in places:
+            symbol, lines = place.rsplit(" ", 1)
+            nothing.add((path, symbol, lines))
+    numbered = (Note(number, **note) for number, note in enumerate(notes, 1))
+    return Reading(tuple(numbered), frozenset(nothing))
 
 
-def report(groups: dict[str, list[Drift]], version: str, notes: Sequence[Note] = ()) -> str:
+_LEGEND = (
+    " *Same*: the cited lines stand at the same place. *Moved*: the same lines stand elsewhere in"
+    " the file. *Reworded*: the symbol's code is the same, its comments or docstrings differ."
+    " *Changed*: the symbol is there, its cited lines differ. Of those that changed or are gone,"
+    " each is counted once more. *Told*: it was read, and a sentence below says what matters."
+    " *Nothing*: it was read beside the other release, and nothing that matters for a reader of"
+    " the course has changed: a name moved, a message or a type was reworded, another device or"
+    " model came in. *Unread*: it is only counted."
+)
+
+
+def report(groups: dict[str, list[Drift]], version: str, reading: Reading = Reading()) -> str:
     """The drift as Markdown: counts, what matters of it, and what changed, phase by phase."""
+    columns = (*STATES, "told", NOTHING, "unread")
+    rows = [_counts(drifts, reading) for drifts in groups.values()]
+    totals = [sum(column) for column in zip(*rows, strict=True)]
+    read, changed = sum(totals[-3:-1]), sum(totals[-3:])
     lines = [
         f"# Citations of {PIN}, looked up in {version}",
         "",
-        f"Made by `python -m labkit cite-drift --to {version.removeprefix('v')}`. *Same*: the cited"
-        " lines stand at the same place. *Moved*: the same lines stand elsewhere in the file."
-        " *Reworded*: the symbol's code is the same, its comments or docstrings differ."
-        " *Changed*: the symbol is there, its cited lines differ. *Read*: of those that changed or"
-        " are gone, those of which a sentence below says what has happened; the others, *unread*,"
-        " are only counted.",
+        f"Made by `python -m labkit cite-drift --to {version.removeprefix('v')}`.{_LEGEND}",
         "",
-        "| where | " + " | ".join((*STATES, "read", "unread")) + " |",
-        "|---|" + "---:|" * (len(STATES) + 2),
+        f"Of {changed:,} citations that changed or are gone, {read:,} are read.",
+        "",
+        "| where | " + " | ".join(columns) + " |",
+        "|---|" + "---:|" * len(columns),
     ]
-    rows = [_counts(drifts, notes) for drifts in groups.values()]
     for phase, counts in zip(groups, rows, strict=True):
         lines.append(f"| {phase} | " + " | ".join(map(str, counts)) + " |")
-    totals = [sum(column) for column in zip(*rows, strict=True)]
     lines.append("| all | " + " | ".join(map(str, totals)) + " |")
-    if notes:
-        lines += ["", "## What matters", "", *(note.line() for note in notes)]
+    if reading.notes:
+        lines += ["", "## What matters", "", *(note.line() for note in reading.notes)]
     for phase, drifts in groups.items():
-        lines += _section(phase, drifts, notes)
+        lines += _section(phase, drifts, reading)
     return "\n".join(lines) + "\n"
 
 
-def _counts(drifts: list[Drift], notes: Sequence[Note]) -> list[int]:
-    """How many citations are in each state, and how many of the changed ones are read or not."""
-    changed = [d for d in drifts if d.state not in UNTOUCHED]
-    read = sum(any(note.is_about(d.citation) for note in notes) for d in changed)
-    return [*(sum(d.state == state for d in drifts) for state in STATES), read, len(changed) - read]
+def _counts(drifts: list[Drift], reading: Reading) -> list[int]:
+    """How many citations are in each state, and how the changed ones were read."""
+    cells = [reading.cell(d.citation) for d in drifts if d.state not in UNTOUCHED]
+    nothing, unread = cells.count(NOTHING), cells.count("")
+    told = len(cells) - nothing - unread
+    return [*(sum(d.state == state for d in drifts) for state in STATES), told, nothing, unread]
 
 
-def _section(phase: str, drifts: list[Drift], notes: Sequence[Note]) -> list[str]:
-    rows = [_row(d, notes) for d in drifts if d.state not in UNTOUCHED]
+def _section(phase: str, drifts: list[Drift], reading: Reading) -> list[str]:
+    rows = [_row(d, reading) for d in drifts if d.state not in UNTOUCHED]
     if not rows:
         return ["", f"## {phase}", "", "All cited code is as it was."]
     head = ["| symbol | cited | state | in the other release | sentence |", "|---|---|---|---|---|"]
     return ["", f"## {phase}", "", *head, *rows]
 
 
-def _row(drift: Drift, notes: Sequence[Note]) -> str:
+def _row(drift: Drift, reading: Reading) -> str:
     c = drift.citation
     short = c.path.removeprefix("vllm/")
-    read = ", ".join(str(note.number) for note in notes if note.is_about(c))
+    read = reading.cell(c)
     return f"| `{c.symbol}` | {short} {c.region} | {drift.state} | {drift.now} | {read} |"
 
 

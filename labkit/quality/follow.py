@@ -24,7 +24,7 @@ from labkit.citations.drift import (
     DriftError,
     by_phase,
     fetch_release,
-    load_notes,
+    load_reading,
     report,
 )
 from labkit.citations.lock import read_lock
@@ -129,7 +129,7 @@ def write_report(project: Path, source: Path, version: str) -> Path:
         citations, read_lock(project), Upstream(source), module_owners(project), pinned
     )
     path = NOTES / f"{version}.md"
-    write_text(project / path, report(groups, version, load_notes(project, version)))
+    write_text(project / path, report(groups, version, load_reading(project, version)))
     return path
 
 

@@ -207,18 +207,28 @@ BADGES = re.compile(r'<button class="since.*?</button><span class="told".*?</spa
 """What :func:`_badge` has put into a page."""
 
 
+_NOTHING = "Read: nothing that matters has changed."
+_UNTOLD = {
+    True: ("since nothing", "\u2248", ", not in what matters", _NOTHING),
+    False: ("since", "?", ", not read yet", "How is not told yet."),
+}
+"""Kind, sign, end of the label and text of a badge without a sentence: of a change that was read,
+and of one that was not."""
+
+
 def _badge(change: Change, env: Any) -> str:
     """A button that opens the sentence about a change, without a script."""
     env["badges"] += 1
     anchor = f"{env['prefix']}--since-{env['badges']}"
     where = f", {change.now}" if change.now else ""
-    said = change.sentences or ("How is not told yet.",)
-    told = " ".join(MarkdownIt("commonmark").renderInline(sentence) for sentence in said)
-    kind = "since read" if change.sentences else "since"
-    label = f"changed in vLLM {change.release}"
+    kind, sign, more, said = _UNTOLD[change.is_read]
+    if change.sentences:
+        kind, sign, more, said = "since read", "\u0394", "", " ".join(change.sentences)
+    told = MarkdownIt("commonmark").renderInline(said)
+    label = f"changed in vLLM {change.release}{more}"
     return (
         f'<button class="{kind}" popovertarget="{anchor}" title="{label}" aria-label="{label}">'
-        f'\u0394</button><span class="told" id="{anchor}" popover>'
+        f'{sign}</button><span class="told" id="{anchor}" popover>'
         f"<b>vLLM {change.release}: {html.escape(change.state + where)}.</b> {told}</span>"
     )
 

@@ -14,7 +14,7 @@ import pytest
 
 from labkit.citations.check import check_project, updated_lock
 from labkit.citations.cli import main
-from labkit.citations.drift import Note, by_phase, load_notes, report, version_of
+from labkit.citations.drift import Note, Reading, by_phase, load_reading, report, version_of
 from labkit.citations.lock import LOCK, format_lock, read_lock, write_lock
 from labkit.citations.moves import propose
 from labkit.citations.scan import Citation, Problem, phase_of, scan_project, scan_text
@@ -339,12 +339,36 @@ def test_drift_names_each_fate(project: Path, upstream: Upstream, tmp_path: Path
         "helper": "symbol gone",
     }
     text = report(groups, "v9.9.9")
-    assert "| 02-kv-cache | 1 | 1 | 0 | 1 | 1 | 0 | 0 | 2 |" in text
+    assert "| 02-kv-cache | 1 | 1 | 0 | 1 | 1 | 0 | 0 | 0 | 2 |" in text
     note = Note(1, "It counts anew.", symbols=("Pool",), pull=(7,), rule="counts")
-    text = report(groups, "v9.9.9", [note])
-    assert "| 02-kv-cache | 1 | 1 | 0 | 1 | 1 | 0 | 1 | 1 |" in text
+    short = POOL.removeprefix("vllm/")
+    places = {(short, name, f"{first}-{last}") for name, first, last in (
+        ("helper", helper, helper + 1), ("Pool.free", TAKE - 4, TAKE - 2))}  # fmt: skip
+    text = report(groups, "v9.9.9", Reading((note,), frozenset(places)))
+    assert "| 02-kv-cache | 1 | 1 | 0 | 1 | 1 | 0 | 1 | 1 | 0 |" in text
+    assert "Of 2 citations that changed or are gone, 2 are read." in text
+    assert f"| `helper` | {short} {helper}-{helper + 1} | symbol gone |  | nothing |" in text
     assert "| `Pool.free` |" in text and "changed | defined at" in text
     assert "1. `Pool`: It counts anew. ([#7](" in text and "/pull/7), rule `counts`)" in text
+
+
+@pytest.mark.parametrize(
+    ("symbol", "path", "told"),
+    [
+        ("Pool", "v1/pool.py", True),
+        ("Pool.take", "v1/pool.py", True),
+        ("Pools", "v1/pool.py", False),
+        ("Queue", "v1/pool.py", True),
+        ("Queue.push", "v1/pool.py", False),
+        ("Pool", "v2/pool.py", False),
+        ("other", "v3/all/of.py", True),
+    ],
+)
+def test_a_note_is_about_names_with_or_without_what_is_inside(
+    symbol: str, path: str, told: bool
+) -> None:
+    note = Note(1, "", symbols=("Pool",), only=("Queue",), within="v1/", paths=("v3/all/",))
+    assert note.is_about(Citation(f"vllm/{path}", 1, 2, symbol, "a.md:1")) == told
 
 
 def test_code_is_the_same_whatever_its_comments_say() -> None:
@@ -363,7 +387,7 @@ def test_code_is_the_same_whatever_its_comments_say() -> None:
 
 
 def test_every_rule_of_a_profile_has_a_sentence_in_the_drift_report() -> None:
-    notes = load_notes(ROOT, RELEASES["current"])
+    notes = load_reading(ROOT, RELEASES["current"]).notes
     rules = [field.name for field in dataclasses.fields(SchedulerRules)]
     assert sorted(note.rule for note in notes if note.rule) == sorted(rules)
 

@@ -22,8 +22,9 @@ def page_of(changes: Changes) -> str:
     return render(TEXT, "c", links).html
 
 
-def one(symbol: str, region: str, *sentences: str) -> Changes:
-    change = Change("0.99.0", "changed", "defined at 774-805", sentences)
+def one(symbol: str, region: str, *sentences: str, is_read: bool = False) -> Changes:
+    is_read = is_read or bool(sentences)
+    change = Change("0.99.0", "changed", "defined at 774-805", sentences, is_read)
     return Changes({(symbol, "v1/core/block_pool.py", region): change})
 
 
@@ -40,6 +41,14 @@ def test_only_what_has_changed_has_a_badge_and_it_opens_the_sentence() -> None:
 def test_a_change_that_nobody_has_read_says_so() -> None:
     (badge,) = BADGES.findall(page_of(one("BlockPool.touch", "402-417")))
     assert 'class="since"' in badge and "How is not told yet." in badge
+
+
+def test_a_change_that_was_read_and_does_not_matter_says_that() -> None:
+    (badge,) = BADGES.findall(page_of(one("BlockPool.touch", "402-417", is_read=True)))
+    assert 'class="since nothing"' in badge and "nothing that matters has changed" in badge
+    assert 'aria-label="changed in vLLM 0.99.0, not in what matters"' in badge
+    (unread,) = BADGES.findall(page_of(one("BlockPool.touch", "402-417")))
+    assert 'aria-label="changed in vLLM 0.99.0, not read yet"' in unread
 
 
 def test_without_changes_there_are_no_badges() -> None:
