@@ -121,7 +121,8 @@ def test_19_2_what_no_law_holds_for(subject: Any) -> None:
     """Traces that cannot be; a clock's rounding can."""
     p = Program()
     laws = p.name(f"{CAPACITY}operational_laws")
-    for args in (({}, 1, 1.0), ({"a": 1.0}, 0, 1.0), ({"a": 0.0}, 1, 0.0), ({"a": 0.0}, 1, -1.0)):
+    p.refuse("ValueError", laws, {}, 1, 1.0, says="part")  # the empty max of Python says none
+    for args in (({"a": 1.0}, 0, 1.0), ({"a": 0.0}, 1, 0.0), ({"a": 0.0}, 1, -1.0)):
         p.refuse("ValueError", laws, *args)
     p.refuse("ValueError", laws, {"a": 1.0, "b": 10.002}, 5, 10.0)
     p.see(laws({"a": 10.0009}, 5, 10.0).bottleneck)
@@ -199,6 +200,15 @@ def test_19_4_any_stacks(subject: Any, reference: Any, seed: int) -> None:
             p.see_each(found, attribute)
             names.append(f"{attribute} of {stacks}")
     same(subject, reference, p, names)
+
+
+def test_19_4_without_time_there_is_none(subject: Any) -> None:
+    """No stack, stacks of no time, and time that belongs to no function."""
+    p = Program()
+    which = p.name(f"{BOTTLENECK}which_to_mend")
+    for stacks in ({}, {("a", "b"): 0.0, (): 0.0}, {(): 1.0}):
+        p.see(which(stacks))
+    assert subject.run(p) == [[], [], []]
 
 
 def test_19_4_deep_stacks_cost_as_much_as_they_are_long(subject: Any) -> None:

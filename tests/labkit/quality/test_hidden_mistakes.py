@@ -276,6 +276,7 @@ NONE_YET = {
         "test_16_1_a_prompt_may_take_the_whole_budget",
     ],
     NAMED: [
+        "test_19_4_without_time_there_is_none",
         "test_16_8_the_earliest_though_all_are_in_time",
         "test_12_1_cuts_and_no_characters",
         "test_12_3_the_start_is_over",
