@@ -700,12 +700,11 @@ inline floats part(const bf16* columns, int i, int p) {
 }
 
 // Memory is slower than the products of a dozen tokens, and faster than those of more: so that neither waits
-// for the other, what lies so many columns further is asked for. It may lie in the next block, or in none.
-constexpr i64 AHEAD = 256;
-template <class W>
-inline void expect_columns(const W* columns) {
-    for (i64 i = 0; i < TOGETHER<W> * ROWS; i += 64 / static_cast<i64>(sizeof(W)))
-        __builtin_prefetch(columns + AHEAD * ROWS + i);
+// for the other, what lies so far ahead is asked for, `bytes` of it. It may lie in the next block, or in none.
+// A processor guesses ahead itself, but not across a page, and not far enough for a core that is alone.
+constexpr i64 AHEAD = 1 << 14;
+inline void expect(const void* at, i64 bytes) {
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(at) + AHEAD + i);
 }
 
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
@@ -717,7 +716,7 @@ inline void add_products(float* out, const float* x, const W* tile, i64 columns,
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
     for (i64 c = 0; c < columns; c += TOGETHER<W>) {
-        if constexpr (R == ROWS && N > 4) expect_columns(tile + c * ROWS);  // fewer only wait for memory
+        if constexpr (R == ROWS) expect(tile + c * ROWS, TOGETHER<W> * ROWS * sizeof(W));
         for (int i = 0; i < TOGETHER<W>; ++i)
             for (int t = 0; t < N; ++t)
                 for (int p = 0; p < PARTS; ++p)
@@ -812,7 +811,7 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
     for (i64 c = 0; c < columns; c += 2) {
-        expect_columns(block + c * ROWS);
+        expect(block + c * ROWS, 2 * ROWS * sizeof *block);
         for (int t = 0; t < N; ++t) {
             std::uint32_t pair;
             std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
@@ -1055,12 +1054,17 @@ inline ints words_at(const Quads* block, i64 c, int part) {
     return *reinterpret_cast<const ints*>(block + c * ROWS + part * 4 * LANES);
 }
 
+// Bits that a number of a block has; of 16 it is unpacked, and in the fastest cache.
+template <class W>
+constexpr i64 BITS = std::is_same_v<W, std::uint32_t> ? 4 : 8 * sizeof(W);
+
 // sums[t, r] += x[t] . block[r], for N tokens whose sums fill the registers, and whole words of columns. A few
 // tokens have so few sums that each would wait for the one before it: theirs are added in WAYS parts.
 template <int N, class X, class W>
 inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block, i64 columns, i64 x_stride) {
     constexpr int PARTS = ROWS / LANES, WAYS = N < 4 ? 4 : 1, WORD = 4 / sizeof(X);
     constexpr bool ARE_QUADS = sizeof(X) == 1;
+    constexpr i64 COLUMN = ROWS * BITS<W> / 8;  // bytes
     ints all[N][PARTS][WAYS] = {};
     const auto add = [&](i64 c, int way) {
         ints weights[PARTS];
@@ -1076,8 +1080,10 @@ inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block,
         }
     };
     i64 c = 0;
-    for (; c + 4 * WORD <= columns; c += 4 * WORD)
+    for (; c + 4 * WORD <= columns; c += 4 * WORD) {
+        if (BITS<W> < 16) expect(reinterpret_cast<const char*>(block) + c * COLUMN, 4 * WORD * COLUMN);
         for (int i = 0; i < 4; ++i) add(c + i * WORD, i % WAYS);
+    }
     for (; c < columns; c += WORD) add(c, 0);
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
@@ -1194,6 +1200,7 @@ template <class W>
     alignas(64) std::int16_t tile[MOST_GROUP * ROWS];
     for (i64 g = 0; g < x.groups; ++g) {
         const W* columns = group_at(block, m, g);
+        __builtin_prefetch(static_cast<const f16*>(m.scales) + g * m.rows + row + ROWS);  // of the next block
         if (some > AT_ONCE<ROWS>)
             for (i64 c = 0; c < m.group; c += 2)
                 for (int p = 0; p < ROWS / LANES; ++p) {

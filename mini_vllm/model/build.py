@@ -81,6 +81,10 @@ def load_model(
     try:
         with torch.device(device), default_dtype(loaded_dtype(cache_dtype, args, quant, device)):
             model = model_class(args, build).requires_grad_(False).eval()
+            if quant is not None and not pools and shares_weight(model, device):
+                model.model.embed_tokens = quant.share_blocks(
+                    model.lm_head, model.model.embed_tokens
+                )
     except RuntimeError as error:  # nothing else asks torch for memory here
         raise ValueError(
             f"{where} asks for a model that does not fit the memory: {error}"
@@ -99,11 +103,8 @@ def load_model(
     else:
         raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
     round_weights(model, cache_dtype)
-    head, embedding = model.lm_head, model.model.embed_tokens
-    can_share = type(embedding) is Embedding and embedding.is_whole
-    can_share = can_share and getattr(head, "weight", None) is embedding.weight
-    can_share = can_share and native.can_read(model.dtype, device)  # else nothing is packed
-    if can_share:
+    head = model.lm_head
+    if can_share := shares_weight(model, device):
         head.weight = torch.nn.Parameter(head.weight.data, requires_grad=False)
     for module in model.modules():
         if hasattr(module, "process_weights_after_loading"):
@@ -111,6 +112,14 @@ def load_model(
     if can_share and getattr(head, "weight", None) is None and head.blocks is not None:
         model.model.embed_tokens = TiedEmbedding(head.blocks, model.dtype)
     return model
+
+
+def shares_weight(model: LlamaForCausalLM, device: str | torch.device) -> bool:
+    """Whether the head has the embedding's weight, and both can read one packed form of it."""
+    head, embedding = model.lm_head, model.model.embed_tokens
+    is_whole = type(embedding) is Embedding and embedding.is_whole
+    is_tied = is_whole and getattr(head, "weight", None) is embedding.weight
+    return is_tied and native.can_read(model.dtype, device)  # else nothing is packed
 
 
 def log_form(path: str | Path, quant: QuantConfig | None, dtype: torch.dtype) -> None:

@@ -208,6 +208,12 @@ class QuantConfig(Protocol):
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
 
+    def share_blocks(self, head: Linear, embedding: nn.Module) -> nn.Module:
+        """Let a head that has the weight of `embedding` hold it as the file does, before loading.
+
+        Returns the embedding, which then reads its rows from the head; or as it was.
+        """
+
     def rename(self, name: str) -> Sequence[str]:
         """Our names of the checkpoint's tensor `name`, mostly just that."""
 

@@ -14,21 +14,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+from torch import nn
+
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.json_files import read_json
+from mini_vllm.kernels import native
 from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
 from mini_vllm.model.config import read_config, with_overrides
-from mini_vllm.model.gguf.tensors import sources
+from mini_vllm.model.gguf.tensors import BLOCKS, GROUP, sources
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
-from mini_vllm.quantization.gguf import BITS, GGUFLinearMethod
+from mini_vllm.quantization.gguf import BITS, BlockEmbedding, GGUFLinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod, W8A8LinearMethod
 from mini_vllm.quantization.matching import Stacked, find_group, is_layer_skipped, shards_of
 from mini_vllm.quantization.wna16 import Scheme, WNA16LinearMethod
 
+EMBEDDING = "model.embed_tokens"
 ALIASES = {"gptq_marlin": "gptq", "auto_gptq": "gptq", "awq_marlin": "awq"}
 KV_SCALES = {
     ".self_attn.k_scale": ("k_scale",),
@@ -79,6 +84,10 @@ class QuantizationConfig(ABC):
     def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
         """Learn from the dtypes of the checkpoint's tensors what its config does not say."""
         return
+
+    def share_blocks(self, head: Linear, embedding: nn.Module) -> nn.Module:
+        """See :class:`~mini_vllm.model.layers.QuantConfig`: both stay as they are."""
+        return embedding
 
     def rename(self, name: str) -> list[str]:
         """Our names of the checkpoint's tensor `name`."""
@@ -330,6 +339,26 @@ class GGUFConfig(QuantizationConfig):
             return None
         self.blocks.update(names)
         return GGUFLinearMethod(types.pop())
+
+    def share_blocks(self, head: Linear, embedding: nn.Module) -> nn.Module:
+        """A head reads all of its weight at each step: 8 bits a number, not 16, and the file's own.
+
+        In float32 there is no product for blocks, and nothing changes.
+        """
+        type_name = self.types.get(f"{EMBEDDING}.weight", "")
+        rows, columns = head.weight.shape
+        is_known = native.can_multiply_groups(rows, columns, GROUP)
+        if torch.get_default_dtype() == torch.float32 or type_name not in BITS or not is_known:
+            return embedding
+        self.blocks.add(f"{EMBEDDING}.weight")
+        del head.weight
+        head.quant_method = GGUFLinearMethod(type_name)
+        head.quant_method.create_weights(head)
+        return BlockEmbedding(head)
+
+    def rename(self, name: str) -> list[str]:
+        """The embedding's blocks are the head's, where the two share them."""
+        return ["lm_head." + BLOCKS] if name == f"{EMBEDDING}.{BLOCKS}" else super().rename(name)
 
 
 def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:

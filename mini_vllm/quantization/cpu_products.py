@@ -140,10 +140,27 @@ def groups_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
 
 def groups_weight(layer: Linear) -> Tensor:
     """The weight `[N, K]` in float32 that a layer holds in groups."""
-    is_int4 = layer.words.dtype == torch.int32
-    numbers = native.unpack_int4(layer.words) if is_int4 else native.unpack_pairs(layer.words)
-    scale = layer.scale.t().float()[..., None]
-    groups = numbers.unflatten(1, (scale.shape[1], -1)).float().sub_(layer.middle).mul_(scale)
-    if layer.shift is not None:
-        groups += layer.shift.t().float()[..., None]
+    shift = None if layer.shift is None else layer.shift.t()
+    return floats_of(layer, unpack_groups(layer.words), layer.scale.t(), shift)
+
+
+def group_rows(layer: Linear, rows: Tensor) -> Tensor:
+    """Some rows of that weight, `[T] -> [T, K]`."""
+    block = layer.words[rows // native.ROWS, :, rows % native.ROWS]  # as one of which each row is 1
+    shift = None if layer.shift is None else layer.shift[:, rows].t()
+    return floats_of(layer, unpack_groups(block[:, :, None]), layer.scale[:, rows].t(), shift)
+
+
+def unpack_groups(words: Tensor) -> Tensor:
+    """The numbers `[N, K]` in packed words of 4 bits, or pairs of 8."""
+    is_int4 = words.dtype == torch.int32
+    return native.unpack_int4(words) if is_int4 else native.unpack_pairs(words)
+
+
+def floats_of(layer: Linear, numbers: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
+    """What `numbers` `[N, K]` mean; `scale` and `shift` are `[N, G]`."""
+    groups = numbers.unflatten(1, (scale.shape[1], -1)).float()
+    groups.sub_(layer.middle).mul_(scale.float()[..., None])
+    if shift is not None:
+        groups += shift.float()[..., None]
     return groups.flatten(1)

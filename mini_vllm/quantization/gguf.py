@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mini_vllm.gguf import TYPES
 from mini_vllm.model.gguf.tensors import BITS, BLOCKS, GROUP, split_blocks
@@ -68,3 +68,25 @@ class GGUFLinearMethod:
         groups = q.float().unflatten(1, (-1, GROUP))
         scale, shift = (numbers.float()[..., None] for numbers in (layer.scale, layer.shift))
         return (groups * scale + shift).flatten(1)
+
+
+class BlockEmbedding(nn.Module):
+    """An embedding that reads its rows from `head`, whose blocks are its own as well.
+
+    So the weight that both use is in memory once, and as small as in the file.
+    """
+
+    is_whole = True
+
+    def __init__(self, head: Linear) -> None:
+        super().__init__()
+        self.layers = (head,)  # in a tuple: it is the model's part, not this one's
+        self.dtype = torch.get_default_dtype()
+
+    @property
+    def weight(self) -> Tensor:
+        """All rows `[vocab, hidden]`: a copy, made each time."""
+        return cpu_products.groups_weight(self.layers[0]).to(self.dtype)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return cpu_products.group_rows(self.layers[0], input_ids).to(self.dtype)

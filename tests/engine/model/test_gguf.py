@@ -220,6 +220,33 @@ def test_a_cpus_product_takes_blocks(kind: str, tmp_path: Path) -> None:
     torch.testing.assert_close(ours(x).float(), wanted(x.float()), rtol=2**-8, atol=1e-3)
 
 
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_a_tied_head_keeps_the_blocks_of_the_embedding(kind: str, tmp_path: Path) -> None:
+    """So its weight is in memory once, and the embedding reads from it what it read in floats."""
+    model = gguf_files.make_model("llama", tie_word_embeddings=True)
+    gguf_files.write_model(tmp_path / "model.gguf", "llama", model, kind)
+    whole = load_model(tmp_path / "model.gguf", "bfloat16")
+    exact = load_model(tmp_path / "model.gguf", "float32")
+    quant = get_quantization_config(tmp_path / "model.gguf", "gguf")
+    kept = load_model(tmp_path / "model.gguf", "bfloat16", quant=quant)
+    assert kept.lm_head.matrix is not None
+    assert not list(kept.model.embed_tokens.parameters())
+    ids = torch.tensor([0, 2047, 31, 32, 31])
+    assert torch.equal(kept.embed(ids), whole.embed(ids).bfloat16())
+    assert torch.equal(kept.model.embed_tokens.weight[ids], kept.embed(ids))
+    x = torch.randn(3, 256).bfloat16()
+    logits = exact.compute_logits(x.float())
+    torch.testing.assert_close(kept.compute_logits(x), logits, rtol=2**-8, atol=1e-3)
+
+
+def test_in_float32_a_tied_head_has_the_embeddings_floats(tmp_path: Path) -> None:
+    model = gguf_files.make_model("llama", tie_word_embeddings=True)
+    model = gguf_files.write_model(tmp_path / "model.gguf", "llama", model, "Q8_0")
+    llm = LLM(str(tmp_path / "model.gguf"), dtype="float32", quantization="gguf")
+    assert tokens_of(llm) == oracle_tokens(model)
+
+
 def test_mixed_types_become_floats_where_they_share_a_matrix(tmp_path: Path) -> None:
     """As in files called Q4_K_M: of q, k and v, one is held otherwise."""
     model = gguf_files.make_model("llama")
