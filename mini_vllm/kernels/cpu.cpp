@@ -1681,6 +1681,21 @@ i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Ad
     return -1;
 }
 
+// Layers one after another: `x` -> out [T, H], what the last of them adds. `adapters` are four a layer, or null.
+// Returns what the first layer says that does not say -1.
+template <class T, class C>
+i64 decoder_layers(T* out, const T* x, T* stream, const Layer<T>* layers, const Adapters<T>* adapters,
+                   const Places<T>& at, void* const* keys, void* const* values, i64 num_layers,
+                   i64 num_blocks, i64 block_size, i64 tokens, int threads) {
+    for (i64 l = 0; l < num_layers; ++l, x = out) {
+        const i64 bad = decoder_layer(out, x, stream, layers[l], adapters ? adapters + 4 * l : nullptr, at,
+                                      static_cast<C*>(keys[l]), static_cast<C*>(values[l]), num_blocks,
+                                      block_size, tokens, threads);
+        if (bad >= 0) return bad;
+    }
+    return -1;
+}
+
 // ---------------------------------------------------------------- a model
 // What a decoder of such layers is made of, and its cache; `native.py` has the same structures.
 struct Decoder {
@@ -1750,12 +1765,10 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     float *stream = pass.stream.data(), *added = pass.added.data();
     const Places<float> at{pass.cos.data(),  pass.sin.data(),  pass.slots.data(), batch.table,
                            pass.rows.data(), pass.ends.data(), model.turning,     batch.max_blocks};
-    for (i64 l = 0; l < model.num_layers; ++l) {
-        const i64 bad = decoder_layer<float, C>(
-            added, l ? added : nullptr, stream, model.layers[l], nullptr, at,
-            static_cast<C*>(model.keys[l]), static_cast<C*>(model.values[l]), model.num_blocks,
-            model.block_size, tokens, threads);
-        if (bad < 0) continue;
+    const i64 bad = decoder_layers<float, C>(added, nullptr, stream, model.layers, nullptr, at, model.keys,
+                                             model.values, model.num_layers, model.num_blocks,
+                                             model.block_size, tokens, threads);
+    if (bad >= 0) {
         i64 r = 0;
         for (i64 token = bad % tokens; token >= counts[r]; ++r) token -= counts[r];
         return r;
@@ -1821,12 +1834,12 @@ FOR_CACHE(bf16, float, bf16_f32)
 FOR_CACHE(bf16, bf16, bf16_bf16)
 
 #define FOR_LAYERS(T, C, name)                                                                       \
-    extern "C" i64 decoder_layer_##name(T* out, const T* x, T* stream, const Layer<T>* layer,        \
-                                        const Adapters<T>* adapters, const Places<T>* at, C* keys,   \
-                                        C* values, i64 num_blocks, i64 block_size, i64 tokens,       \
-                                        int threads) {                                               \
-        return decoder_layer(out, x, stream, *layer, adapters, *at, keys, values, num_blocks,        \
-                             block_size, tokens, threads);                                           \
+    extern "C" i64 decoder_layers_##name(T* out, const T* x, T* stream, const Layer<T>* layers,      \
+                                         const Adapters<T>* adapters, const Places<T>* at,           \
+                                         void* const* keys, void* const* values, i64 num_layers,     \
+                                         i64 num_blocks, i64 block_size, i64 tokens, int threads) {  \
+        return decoder_layers<T, C>(out, x, stream, layers, adapters, *at, keys, values, num_layers, \
+                                    num_blocks, block_size, tokens, threads);                        \
     }
 
 #define FOR_DECODERS(C, name)                                                                        \

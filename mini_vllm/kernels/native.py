@@ -288,6 +288,21 @@ class Places(ctypes.Structure):
         self.rope, self.tensors = rope, tensors  # kept alive: the fields are addresses
 
 
+class Caches:
+    """Where the keys and the values of some layers lie, whose caches have one shape."""
+
+    def __init__(self, kv_caches: Sequence[Tensor]) -> None:
+        """Each is `[2, num_blocks, block_size, Hkv, D]`, and must outlive this."""
+        keys, values = zip(*map(halves, kv_caches), strict=True)
+        self.addresses, many = list(keys), POINTER * len(kv_caches)
+        self.keys, self.values = many(*keys), many(*values)
+        self.dtype, self.shape = kv_caches[0].dtype, kv_caches[0].shape[1:3]
+
+    def are(self, kv_caches: Sequence[Tensor]) -> bool:
+        """Whether these caches still lie there."""
+        return [cache.data_ptr() for cache in kv_caches] == self.addresses
+
+
 class Decoder(ctypes.Structure):
     """Fields that end in s and are pointers have one entry a layer."""
 
@@ -309,7 +324,7 @@ class Batch(ctypes.Structure):
     ]
 
 
-FINDS_ERRORS = {"store", "paged_attention", "decoder_layer", "next_logits"}
+FINDS_ERRORS = {"store", "paged_attention", "decoder_layers", "next_logits"}
 """Functions that return where something is wrong, or -1."""
 ARGUMENTS: dict[str, Sequence[type]] = {
     "rms_norm": [*[POINTER] * 4, *[SIZE] * 4, REAL, INT],
@@ -320,13 +335,13 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
     "multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), SIZE, INT],
     "grouped_multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), POINTER, SIZE, INT],
-    "decoder_layer": [
+    "decoder_layers": [
         *[POINTER] * 3,
         ctypes.POINTER(Layer),
         ctypes.POINTER(Adapters),
         ctypes.POINTER(Places),
-        *[POINTER] * 2,
-        *[SIZE] * 3,
+        *[ctypes.POINTER(POINTER)] * 2,
+        *[SIZE] * 4,
         INT,
     ],
     "next_logits": [
@@ -539,26 +554,27 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     return multiply(x, Matrix.of_floats(blocks), bias)
 
 
-def decoder_layer(
-    layer: Layer,
+def decoder_layers(
+    layers: ctypes.Array[Layer],
     x: Tensor | None,
     residual: Tensor,
     places: Places,
-    kv_cache: Tensor,
+    caches: Caches,
     adapters: ctypes.Array[Adapters] | None = None,
 ) -> Tensor:
-    """What a layer adds to `residual` `[T, H]`, which first takes in `x`; all have one dtype.
+    """What the last of some layers adds to `residual` `[T, H]`, which takes in what those before
+    add, and first of all `x`; all have one dtype.
 
-    `adapters` are those of its four products; None: nothing is added to any.
+    `adapters` are those of four products a layer; None: nothing is added to any.
 
     Raises IndexError for a slot or a page that the cache does not have.
     """
     output = torch.empty(residual.shape, dtype=residual.dtype)
-    num_tokens, (num_blocks, block_size) = residual.shape[0], kv_cache.shape[1:3]
-    bad = function("decoder_layer", residual.dtype, kv_cache.dtype)(
+    num_tokens, (num_blocks, block_size) = residual.shape[0], caches.shape
+    bad = function("decoder_layers", residual.dtype, caches.dtype)(
         output.data_ptr(), None if x is None else x.data_ptr(), residual.data_ptr(),
-        layer, adapters, places, *halves(kv_cache), num_blocks, block_size, num_tokens,
-        threads(),
+        layers, adapters, places, caches.keys, caches.values, len(layers), num_blocks, block_size,
+        num_tokens, threads(),
     )  # fmt: skip
     if bad >= 0:
         _, _, slots, table, rows, _ = places.tensors

@@ -125,8 +125,9 @@ class DecoderLayer(nn.Module):
 
         The first layer has no stream yet: its input is the stream.
         """
-        if native.can_run(x) and self.call is not None and self.call.takes(x, kv_cache, metadata):
-            return self.call(x, residual, rope, kv_cache, metadata)
+        call = self.call if native.can_run(x) else None
+        if call is not None and call.takes(x, [kv_cache], metadata):
+            return call(x, residual, rope, [kv_cache], metadata)
         if residual is None:
             x, residual = self.input_layernorm(x), x
         else:
@@ -171,6 +172,16 @@ class LlamaModel(nn.Module):
             self.norm = self.final_norm(args.hidden_size, args.rms_norm_eps)
         self.rotary = self.rotation(args)
 
+    @cached_property
+    def call(self) -> LayerCall | None:
+        """The layers that are here as one call, if each can be one."""
+        layers = self.layers[self.stage.start : self.stage.end]
+        are_known = all(
+            type(layer).forward is DecoderLayer.forward and layer.call is not None
+            for layer in layers
+        )
+        return LayerCall(*layers) if are_known and len(layers) else None
+
     def forward(
         self,
         input_ids: Tensor,
@@ -187,14 +198,32 @@ class LlamaModel(nn.Module):
             x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
             x, residual = to_compute_dtype(x), None
         rope = self.rotary(positions, x.dtype)
+        is_plain = deepstack is None and not metadata.groups and native.can_run(x)
+        call = self.call if is_plain else None
+        if call is not None and call.takes(x, kv_caches, metadata):
+            x, residual = call(x, residual, rope, kv_caches, metadata)
+        else:
+            x, residual = self._each_layer(x, residual, rope, kv_caches, metadata, deepstack)
+        if not self.stage.is_last:
+            return IntermediateTensors(x, residual)
+        return self.norm.add(x, residual)[0]
+
+    def _each_layer(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rope: tuple[Tensor, Tensor],
+        kv_caches: list[Tensor],
+        metadata: AttentionMetadata,
+        deepstack: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the last layer that is here returns, called one after another."""
         layers = islice(self.layers, self.stage.start, self.stage.end)
         for index, (layer, kv_cache) in enumerate(zip(layers, kv_caches, strict=True)):
             x, residual = layer(x, residual, rope, kv_cache, metadata.of_layer(index))
             if deepstack is not None and index < len(deepstack):
                 x = x + deepstack[index]
-        if not self.stage.is_last:
-            return IntermediateTensors(x, residual)
-        return self.norm.add(x, residual)[0]
+        return x, residual
 
 
 class LlamaForCausalLM(nn.Module):

@@ -1,8 +1,8 @@
-"""A decoder layer of a narrow model as one call, for steps of few tokens on a CPU.
+"""Decoder layers as one call, for steps of few tokens on a CPU.
 
 A layer is a dozen operations. In a narrow model each is done in a few microseconds, and to call it
-from Python takes as many again. So `cpu.cpp` does them one after another on its own; a wide model
-gains less by it, and is not left out:
+from Python takes as many again. So `cpu.cpp` does them one after another on its own, layer after
+layer; a wide model gains less by it, and is not left out:
 
     norm -> q, k, v -> rotation -> cache -> attention -> o -> + -> norm -> gate, up -> silu -> down
 
@@ -13,10 +13,11 @@ adapters add to the four products is a part of it: their rows leave the others o
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import CpuAttention, PagedTokens
@@ -31,22 +32,39 @@ ANY_DISTANCE = 1 << 62
 
 
 class LayerCall:
-    """One layer for `cpu.cpp`: where its weights lie, and whether a step is one for it.
+    """Layers that follow one another, or one alone, for `cpu.cpp`: where their weights lie, and
+    whether a step is one for them.
 
     Args:
-        layer: a `DecoderLayer`, loaded; one for which :meth:`knows` is true.
+        layers: each a `DecoderLayer`, loaded; one for which :meth:`knows` is true.
     """
 
-    def __init__(self, layer: Any) -> None:
-        attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
-        self.dtype = norms[0].weight.dtype
-        self.linears = linears_of(layer)
+    def __init__(self, *layers: Any) -> None:
+        self.dtype = layers[0].input_layernorm.weight.dtype
+        self.num_layers = len(layers)
+        self.linears = [linear for layer in layers for linear in linears_of(layer)]
         self.biases: list[Tensor] = []
         self.slots: list[Any] = []
         self.slot_structs: ctypes.Array[native.Adapters] | None = None
-        self.parts = [*attn.modules(), *layer.mlp.modules(), *norms]
-        self.struct = native.Layer(
-            *(matrix(linear, self.biases) for linear in self.linears),
+        self.caches: native.Caches | None = None
+        self.hooks = [
+            hooks
+            for layer in layers
+            for part in parts_of(layer)
+            for hooks in (part._forward_pre_hooks, part._forward_hooks)
+        ]
+        if len(layers) > 1:  # else what calls the layer calls its own hooks
+            self.hooks += [
+                hooks
+                for layer in layers
+                for hooks in (layer._forward_pre_hooks, layer._forward_hooks)
+            ]
+        self.structs = (native.Layer * len(layers))(*map(self._struct, layers))
+
+    def _struct(self, layer: Any) -> native.Layer:
+        attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
+        return native.Layer(
+            *(matrix(linear, self.biases) for linear in linears_of(layer)),
             norms[0].weight.data_ptr(),
             None if attn.qk_weight is None else attn.qk_weight.data_ptr(),
             norms[1].weight.data_ptr(),
@@ -74,7 +92,7 @@ class LayerCall:
             and all(is_whole(linear) for linear in linears_of(layer))
         )
 
-    def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
+    def takes(self, x: Tensor, kv_caches: Sequence[Tensor], metadata: AttentionMetadata) -> bool:
         """Whether a step is small enough, and nothing outside takes part in what is done inside.
 
         Hooks have: a KV connector that works layer by layer hears of each so. Adapters may, if
@@ -82,11 +100,11 @@ class LayerCall:
         """
         return (
             x.shape[0] <= MOST_TOKENS
-            and kv_cache.dtype in native.NAMES
+            and kv_caches[0].dtype in native.NAMES
             and x.dtype == self.dtype
             and x.is_contiguous()
-            and all(is_known(linear.adapters, x.dtype) for linear in self.linears)
-            and not any(part._forward_pre_hooks or part._forward_hooks for part in self.parts)
+            and all([is_known(linear.adapters, x.dtype) for linear in self.linears])
+            and not any(self.hooks)
         )
 
     def __call__(
@@ -94,20 +112,24 @@ class LayerCall:
         x: Tensor,
         residual: Tensor | None,
         rope: tuple[Tensor, Tensor],
-        kv_cache: Tensor,
+        kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
-        """What `DecoderLayer.forward` returns.
+        """What the last layer's `DecoderLayer.forward` returns.
 
-        Raises IndexError for a slot or a page that the cache does not have.
+        Raises IndexError for a slot or a page that the caches do not have.
         """
         places = places_of(rope, metadata)
+        if self.caches is None or not self.caches.are(kv_caches):
+            self.caches = native.Caches(kv_caches)
         added, residual = (None, x) if residual is None else (x, residual)
-        out = native.decoder_layer(self.struct, added, residual, places, kv_cache, self.adapters())
+        out = native.decoder_layers(
+            self.structs, added, residual, places, self.caches, self.adapters()
+        )
         return out, residual
 
     def adapters(self) -> ctypes.Array[native.Adapters] | None:
-        """What is added to the four products in this step; None: nothing."""
+        """What is added to the four products of each layer in this step; None: nothing."""
         slots: list[Any] = [linear.adapters for linear in self.linears]
         if slots != self.slots:
             structs = (native.Adapters() if each is None else each.struct for each in slots)
@@ -115,6 +137,13 @@ class LayerCall:
         # All of a model share the mapping of a step, so the first answers for the others.
         first = next((each for each in slots if each is not None), None)
         return None if first is None or first.idle else self.slot_structs
+
+
+def parts_of(layer: Any) -> Iterator[nn.Module]:
+    """What a layer calls."""
+    yield from layer.self_attn.modules()
+    yield from layer.mlp.modules()
+    yield from (layer.input_layernorm, layer.post_attention_layernorm)
 
 
 def linears_of(layer: Any) -> tuple[Linear, ...]:

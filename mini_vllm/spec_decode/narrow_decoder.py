@@ -54,7 +54,7 @@ class DecoderCall:
         num_layers = len(kv_caches)
         keys, values = zip(*map(native.halves, kv_caches), strict=True)
         self.struct = native.Decoder(
-            (native.Layer * num_layers)(*(layer.call.struct for layer in decoder.layers)),
+            (native.Layer * num_layers)(*(layer.call.structs[0] for layer in decoder.layers)),
             (native.POINTER * num_layers)(*keys),
             (native.POINTER * num_layers)(*values),
             *(tensor.data_ptr() for tensor in (embedding, cos, sin, decoder.norm.weight)),
