@@ -22,7 +22,7 @@ import math
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -142,11 +142,13 @@ class Array:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """What a file holds. `metadata` has scalars and texts as they are, and lists as `Array`."""
+    """What a file holds. `metadata` has scalars and texts as they are, and lists as `Array`;
+    `known` is what readers have found in it, by a name of theirs, and need not read again."""
 
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GGUFTensor]
+    known: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def get(self, key: str, kind: type | tuple[type, ...], wanted: str, default: Any = ...) -> Any:
         """The value of `key`; `default` if there is none.

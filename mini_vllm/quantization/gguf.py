@@ -14,16 +14,23 @@ Source: vllm/model_executor/layers/quantization/gguf.py#L429-L558 (GGUFLinearMet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mini_vllm.gguf import TYPES
+from mini_vllm.kernels import native
 from mini_vllm.model.gguf.tensors import BITS, BLOCKS, GROUP, split_blocks
 from mini_vllm.model.layers import Linear
+from mini_vllm.platforms import platform_of
 from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.packing import pack_int32, unpack_int32
 from mini_vllm.quantization.wna16 import register
+
+SOME_ROWS = 512
+"""Rows that are packed at a time: what is made of them stays in a cache."""
 
 
 class GGUFLinearMethod:
@@ -42,20 +49,61 @@ class GGUFLinearMethod:
                 "quantization out"
             )
         shape = (sum(layer.output_sizes), layer.input_size // GROUP, kind.num_bytes)
-        blocks = torch.zeros(shape, dtype=torch.uint8)
+        blocks = torch.empty(shape, dtype=torch.uint8)
         register(layer, BLOCKS, blocks, out_dim=0, in_dim=1, in_pack=GROUP)
 
     def process_weights_after_loading(self, layer: Linear) -> None:
-        q, scale, shift = split_blocks(layer._parameters.pop(BLOCKS).data, self.type_name)
+        blocks = layer._parameters.pop(BLOCKS).data
+        rows, columns = len(blocks), blocks.shape[1] * GROUP
+        is_host = platform_of(blocks.device).is_host
+        is_known = is_host and native.can_multiply_groups(rows, columns, GROUP)
+        if is_known and self.dtype != torch.float32:
+            self._pack(layer, blocks)
+            return
+        q, scale, shift = self._split(layer, blocks)
+        layer.words = pack_int32(q, 4, 1) if self.bits == 4 else q
+        layer.scale, layer.shift = scale.contiguous(), shift.contiguous()
+
+    def _pack(self, layer: Linear, blocks: Tensor) -> None:
+        """Bring the blocks `[N, G, bytes]` into the order that `cpu.cpp` reads, in their memory.
+
+        A group's numbers and floats take what its block took. So some rows at a time are read, and
+        written packed from the beginning on, where nothing is left to read; and behind all of
+        them their floats, `[G, N]` each.
+        """
+        memory, end = blocks.view(-1), 0
+        scales, shifts = [], []
+        for some in blocks.split(SOME_ROWS):
+            q, scale, shift = self._split(layer, some)
+            words = native.pack_int4(q) if self.bits == 4 else native.pack_pairs(q)
+            memory[end : end + words.nbytes] = words.view(torch.uint8).flatten()
+            end += words.nbytes
+            scales.append(scale)
+            shifts.append(shift)
+        shape = (-1, *words.shape[1:])
+        layer.words = memory[:end].view(words.dtype).view(shape)
+        layer.shift, layer.middle = None, 8 if self.bits == 4 else 0
+        layer.scale = self._keep(memory[end:], scales)
+        if self.type_name == "Q4_1":
+            layer.shift, layer.middle = self._keep(memory[end + layer.scale.nbytes :], shifts), 0
+        own = layer.words, layer.scale, layer.shift, layer.middle
+        layer.matrix = native.Matrix.of_groups(*own)
+
+    @staticmethod
+    def _keep(memory: Tensor, floats: Sequence[Tensor]) -> Tensor:
+        """Float16 numbers `[N, G]`, in parts of N, as `[G, N]` at the beginning of `memory`."""
+        numbers = torch.cat(list(floats)).t().contiguous()
+        kept = memory[: numbers.nbytes].view(torch.float16).view(numbers.shape)
+        return kept.copy_(numbers)
+
+    def _split(self, layer: Linear, blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `split_blocks`. Raises ValueError for a float that is not finite."""
+        q, scale, shift = split_blocks(blocks, self.type_name)
         if not (torch.isfinite(scale) & torch.isfinite(shift)).all():
             raise ValueError(
                 f"{layer.prefix!r} has a block whose scale is not finite; is the file whole?"
             )
-        own = (shift, 0) if self.type_name == "Q4_1" else (None, 8 if self.bits == 4 else 0)
-        is_exact = self.dtype == torch.float32
-        if is_exact or not cpu_products.hold_groups(layer, q, scale, *own):
-            layer.words = pack_int32(q, 4, 1) if self.bits == 4 else q
-            layer.scale, layer.shift = scale.contiguous(), shift.contiguous()
+        return q, scale, shift
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         if layer.matrix is not None:

@@ -145,11 +145,18 @@ def end_tokens(file: GGUFFile) -> list[int]:
     check_entries(ids, rules, str(file.path), "tokenizer.ggml.")
     ends = [token for token in ids.values() if token is not None]
     if ids["eot_token_id"] is None:
-        texts = file.read_list("tokenizer.ggml.tokens", str, [])
-        types = file.read_list("tokenizer.ggml.token_type", int, [])
-        named = [i for i, text in enumerate(texts[: len(types)]) if text in TURN_ENDS]
-        ends += [i for i in named if types[i] == CONTROL and i not in ends]
+        if "turn ends" not in file.known:  # a vocabulary takes long to read, and many ask
+            file.known["turn ends"] = _turn_ends(file)
+        ends += [token for token in file.known["turn ends"] if token not in ends]
     return ends
+
+
+def _turn_ends(file: GGUFFile) -> list[int]:
+    """Control tokens that are spelled as the end of a turn."""
+    texts = file.read_list("tokenizer.ggml.tokens", str, [])
+    types = file.read_list("tokenizer.ggml.token_type", int, [])
+    named = [i for i, text in enumerate(texts[: len(types)]) if text in TURN_ENDS]
+    return [i for i in named if types[i] == CONTROL]
 
 
 def _one_value(file: GGUFFile, key: str) -> Any:

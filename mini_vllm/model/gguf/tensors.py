@@ -199,6 +199,9 @@ class GGUFTensors:
         result = torch.empty(shape, dtype=torch.uint8 if is_blocks else self.dtype)
         rows = result.view(-1, *row)
         places = our_rows(len(rows), source.heads) if source.heads else None
+        if is_blocks and places is None:
+            self._read(source, result)
+            return result
         start = 0
         for raw in self._chunks(source, len(rows)):
             some = slice(start, start + len(raw))
@@ -208,6 +211,16 @@ class GGUFTensors:
             rows[some if places is None else places[some]] = piece.view(-1, *row).to(result.dtype)
             start += len(raw)
         return result
+
+    def _read(self, source: Source, blocks: Tensor) -> None:
+        """The tensor's bytes, as they are, into `blocks`."""
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(source.tensor.begin + (source.expert or 0) * blocks.nbytes)
+            room = memoryview(blocks.numpy()).cast("B")
+            while room and (count := file.readinto(room)):
+                room = room[count:]
+        if room:
+            raise ValueError(f"{self.path} ends inside {source.tensor.name!r}; download it again")
 
     def _chunks(self, source: Source, num_rows: int) -> Iterator[Tensor]:
         """The bytes of the tensor's rows, `[rows, bytes]` uint8, some at a time."""
