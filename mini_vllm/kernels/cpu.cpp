@@ -701,10 +701,13 @@ inline floats part(const bf16* columns, int i, int p) {
 
 // Memory is slower than the products of a dozen tokens, and faster than those of more: so that neither waits
 // for the other, what lies so far ahead is asked for, `bytes` of it. It may lie in the next block, or in none.
-// A processor guesses ahead itself, but not across a page, and not far enough for a core that is alone.
+// A processor guesses ahead itself, but not across a page, and not far enough for a core that is alone. It
+// waits for more lines at a time on their way to the second cache than to the first: LEVEL says to which.
 constexpr i64 AHEAD = 1 << 14;
+template <int LEVEL = 2>
 inline void expect(const void* at, i64 bytes) {
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(at) + AHEAD + i);
+    for (i64 i = 0; i < bytes; i += 64)
+        __builtin_prefetch(static_cast<const char*>(at) + AHEAD + i, 0, LEVEL == 1 ? 3 : 2);
 }
 
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
@@ -1081,7 +1084,8 @@ inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block,
     };
     i64 c = 0;
     for (; c + 4 * WORD <= columns; c += 4 * WORD) {
-        if (BITS<W> < 16) expect(reinterpret_cast<const char*>(block) + c * COLUMN, 4 * WORD * COLUMN);
+        if constexpr (BITS<W> < 16)  // what 4 bits take is so little that memory does not wait for it
+            expect<BITS<W> == 4 ? 1 : 2>(reinterpret_cast<const char*>(block) + c * COLUMN, 4 * WORD * COLUMN);
         for (int i = 0; i < 4; ++i) add(c + i * WORD, i % WAYS);
     }
     for (; c < columns; c += WORD) add(c, 0);
