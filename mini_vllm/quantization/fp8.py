@@ -42,7 +42,8 @@ def quantize_block(weight: Tensor, block: tuple[int, int]) -> tuple[Tensor, Tens
 
     A block's largest magnitude becomes 448, but no scale is below MIN_SCALE: a block of zeros has
     that one. The last blocks of a row or column may be smaller. Numbers stay in float32 until they
-    are rounded to e4m3, once. `weight` stays as it is.
+    are rounded to e4m3, once; a weight is divided by its scale, and a product with 1 / scale is
+    another number. `weight` stays as it is.
 
     Returns:
         `[N, K]` e4m3, and scales `[ceil(N / rows), ceil(K / columns)]` float32.

@@ -122,6 +122,7 @@ def test_09_5_tokens_in_half_precision(subject: Any, kind: str) -> None:
 
 @many
 @example(seed=1, tokens=5, rows=5, columns=3000)
+@example(seed=2, tokens=2, rows=2, columns=9000)
 @given(seed=seeds, tokens=st.integers(1, 5), rows=st.integers(1, 5), columns=st.integers(1, 3000))
 def test_09_5_the_scaled_product_is_exact(
     subject: Any, seed: int, tokens: int, rows: int, columns: int
@@ -201,6 +202,11 @@ def test_09_6_a_block_of_zeros(subject: Any) -> None:
     assert np.allclose(scales, [[1e-12, 1, 1e-12]], rtol=1e-6, atol=0)
 
 
+HALF_WAY = [1.3203048706054688, 0.00313130347058177]
+"""The second number is 1.0625 times the scale of the first in float32, and times its reciprocal a
+little more."""
+
+
 def test_09_6_rounded_once(subject: Any) -> None:
     """A little above the middle between two numbers, and a little below: less than a step of half
     precision beside it. Rounded to that first, it goes the other way."""
@@ -209,6 +215,10 @@ def test_09_6_rounded_once(subject: Any) -> None:
     p = Program()
     p.see(item(p, p.call(f"{FP8}quantize_block", tensor(p, weight), (1, 5)), 0).float())
     assert np.array_equal(subject.run(p)[0], [[448, 1.125, 1.125, -1.125, 60]])
+    for pair, even in ((HALF_WAY, 1), ([4.017172813415527, 0.009527334943413734], 1)):
+        p = Program()
+        p.see(item(p, p.call(f"{FP8}quantize_block", tensor(p, [pair]), (1, 2)), 0).float())
+        assert np.array_equal(subject.run(p)[0], [[448, even]]), "half way, and to the even one"
 
 
 @many

@@ -43,3 +43,4 @@ def test_08_11_speedup_is_tokens_over_time() -> None:
     expect(round(speedup(0.5, 1, 0.5, 1.0), 6), 1.0, at="1.5 tokens in 0.5 + 1")
     expect(round(speedup(1.0, 3, 0.25, 1.0), 6), round(4 / 1.75, 6), at="4 tokens in 0.75 + 1")
     expect(round(speedup(0.5, 3, 0.1, 3.7), 6), round(1.875 / 4.0, 6), at="verification costs 3.7")
+    expect(speedup(0.5, 0, 0.5, 1.0), 1.0, at="no drafts: nothing is drafted, and nothing is paid")

@@ -62,3 +62,10 @@ def test_08_4_however_little_is_left_it_sums_to_one(lab: Any) -> None:
     q = torch.tensor([[0.5, 0.5, 0.0]])
     at = "p is larger than q by 2^-20 at token 2, and nowhere else"
     expect(lab.listed(recovered_probs(torch.tensor([1]), q, p)), [[0.0, 0.0, 1.0]], at=at)
+
+
+def test_08_4_next_to_nothing_is_not_nothing(lab: Any) -> None:
+    """Only p allows token 2, with 2^-110, which float32 knows: it is all that is missing."""
+    p, q = torch.tensor([[1.0, 0.0, 2.0**-110]]), torch.tensor([[1.0, 0.0, 0.0]])
+    expect(lab.listed(recovered_probs(DRAFT, q, p)), [[0.0, 0.0, 1.0]], at="p - q = 0 0 2^-110")
+    expect(lab.listed(recovered_probs(DRAFT, None, p)), [[0.0, 0.0, 1.0]], at="token 0 was chosen")

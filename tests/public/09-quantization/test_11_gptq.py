@@ -78,3 +78,12 @@ def test_09_11_what_came_in_stays(lab: Any) -> None:
     gptq_quantize(weight, hessian, 4, 4, True)
     expect(bool(torch.equal(weight, before)), True, at="the weight that was given")
     expect(bool(torch.equal(hessian, hessian_before)), True, at="the Hessian that was given")
+
+
+def test_09_11_a_scale_is_chosen_when_its_group_is_reached() -> None:
+    """Column 1 is rounded from 0.5 to 0; column 2 takes that over, and grows from 7 to 7.4455."""
+    hessian = torch.eye(4)
+    hessian[1, 2] = hessian[2, 1] = 0.9
+    weight = torch.tensor([[7.0, 0.5, 7.0, 1.0]])
+    scale = gptq_quantize(weight, hessian, 4, 2, True)[1]
+    expect([round(float(s), 2) for s in scale[0]], [1.0, 1.06], at="largest / 7 of both groups")

@@ -55,3 +55,11 @@ def test_09_6_zeros_stay_zeros(lab: Any) -> None:
     numbers, scale = quantize_block(torch.zeros(2, 2), (2, 2))
     expect(lab.listed(numbers.float()), [[0.0, 0.0], [0.0, 0.0]], at="all weights are 0")
     expect(0 < scale.item() <= MIN_SCALE * 1.01, True, at="its scale", scale=scale.item())
+
+
+def test_09_6_a_weight_is_divided(lab: Any) -> None:
+    """Divided by its scale the second weight is 1.0625, half way between 1 and 1.125, and rounds to
+    the even number, 1. Times 1 / scale it is a little more."""
+    weight = torch.tensor([[1.3203048706054688, 0.00313130347058177]])
+    numbers, _ = quantize_block(weight, (1, 2))
+    expect(lab.listed(numbers.float()), [[448.0, 1.0]], at="a scale of 1.3203... / 448")

@@ -19,7 +19,7 @@ def recovered_probs(draft_token_ids, draft_probs, target_probs):
     if q is None:
         q = torch.nn.functional.one_hot(draft_token_ids, target_probs.shape[1]).to(target_probs)
     rest = torch.maximum(target_probs - q, torch.zeros(()))
-    return rest / rest.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+    return rest / rest.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(rest.dtype).tiny)
 
 
 def rejection_greedy_sample(draft_token_ids, num_draft_tokens, target_argmax, bonus_token_ids):
