@@ -79,8 +79,7 @@ def test_15_14_nobody_there() -> None:
 
 
 def test_15_14_each_block_is_looked_up_once(lab: Any) -> None:
-    """The block in the middle is missing: of a prompt twice as long half is found in twice as many
-    steps."""
+    """A prompt twice as long takes twice the steps, also where its middle block is missing."""
 
     def count(num_blocks: int) -> int:
         hashes = [number.to_bytes(32, "big") for number in range(num_blocks)]
