@@ -58,8 +58,11 @@ def test_09_6_zeros_stay_zeros(lab: Any) -> None:
 
 
 def test_09_6_a_weight_is_divided(lab: Any) -> None:
-    """Divided by its scale the second weight is 1.0625, half way between 1 and 1.125, and rounds to
-    the even number, 1. Times 1 / scale it is a little more."""
+    """A weight is divided by its scale, and not multiplied by 1 / scale.
+
+    Divided, the second is 1.0625, half way between 1 and 1.125, and rounds to the even number, 1.
+    Multiplied it is a little more.
+    """
     weight = torch.tensor([[1.3203048706054688, 0.00313130347058177]])
     numbers, _ = quantize_block(weight, (1, 2))
     expect(lab.listed(numbers.float()), [[448.0, 1.0]], at="a scale of 1.3203... / 448")
