@@ -42,7 +42,7 @@ from mini_vllm.entrypoints.openai.state import (
 from mini_vllm.entrypoints.openai.tool_parser import ToolCall, tool_schema
 from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
-from mini_vllm.multimodal.chat import encode_chat, take_images
+from mini_vllm.multimodal.chat import encode_chat, take_images, with_placeholders
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from mini_vllm.reasoning import Beginning
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
@@ -72,7 +72,7 @@ class ChatAnswer:
         last = self.request.messages[-1]
         if not self.request.echo or last.get("role") != self.role:
             return ""
-        return flatten(len(self.request.messages) - 1, last.get("content"))
+        return with_placeholders(flatten(len(self.request.messages) - 1, last.get("content")))
 
     @property
     def tool_choice(self) -> Any:

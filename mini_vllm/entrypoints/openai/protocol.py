@@ -49,6 +49,7 @@ REFUSED = {
     "prompt_embeds": "send text or token ids",
     "functions": "send tools",
     "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
+    "logits_processors": "start the server with --logits-processors",
 }
 """Fields of vLLM's that would change the answer, and that this server has nothing for."""
 FORMER_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object")
@@ -251,6 +252,13 @@ class GenerationRequest(_Numbers):
         for name, instead in REFUSED.items():
             if (self.model_extra or {}).get(name):
                 raise APIError(f"{name} is not supported; {instead}", param=name)
+        best_of, n = (self.model_extra or {}).get("best_of"), self.n or 1
+        if best_of not in (None, n):
+            raise APIError(
+                f"best_of is {show(best_of)}; nothing is drawn beyond n, which is {n}; send n="
+                f"{show(best_of)} with logprobs and choose, or leave best_of out",
+                param="best_of",
+            )
         for name in () if self.has_form else FORMER_CONSTRAINTS:
             if (self.model_extra or {}).get(f"guided_{name}") not in (None, False):
                 raise APIError(

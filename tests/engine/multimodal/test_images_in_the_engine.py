@@ -23,7 +23,8 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.config import MultiModalConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.clients.messages import decode_request, encode
-from mini_vllm.entrypoints.openai.protocol import TokenizeRequest
+from mini_vllm.entrypoints.openai.chat import ChatAnswer
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from mini_vllm.entrypoints.openai.tokenization import create_tokenize
 from mini_vllm.multimodal import processing
 from mini_vllm.multimodal.chat import PLACE_IN_CHAT, take_images, with_placeholders
@@ -327,6 +328,18 @@ def test_parts_become_text_with_placeholders() -> None:
     assert images == [cat, MediaURL("data:x")]
     with pytest.raises(ValueError, match="type text, image_pil or image_url"):
         take_images([{"role": "user", "content": [{"type": "audio"}]}])
+
+
+def test_an_echo_shows_a_placeholder_and_no_mark() -> None:
+    parts = [
+        {"type": "text", "text": "It is"},
+        {"type": "image_url", "image_url": {"url": "data:"}},
+    ]
+    messages, _ = take_images([{"role": "assistant", "content": parts}])
+    request = ChatCompletionRequest(messages=messages, echo=True)
+    nothing: Any = None
+    answer = ChatAnswer(nothing, request, "", "", nothing, "assistant")
+    assert answer.echoed == f"It is{PLACE_IN_CHAT}"
 
 
 @pytest.mark.parametrize(("url", "message"), [
