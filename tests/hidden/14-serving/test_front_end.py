@@ -126,6 +126,9 @@ def test_14_1_a_total_is_no_part(subject: Any) -> None:
     for aggregate in (True, False):
         (merged,) = play(subject, "merge", aggregate, said)["parts"]
         assert merged["logprob"] == -4.25, aggregate
+        certain = [{"parts": [part(0, "", {})]}, {"parts": [part(0, "a", {"logprob": 0.0})]}]
+        (merged,) = play(subject, "merge", aggregate, certain)["parts"]
+        assert merged["logprob"] == 0.0, aggregate
 
 
 def test_14_1_the_first_may_say_nothing(subject: Any) -> None:

@@ -41,6 +41,8 @@ def test_14_12_what_may_become_a_tag(text: str, expected: int) -> None:
         ('{"name": "w", "arguments": {"a": 1} }', '{"a": 1}'),
         ('{"name": "w", "arguments": {}}', "{}"),
         ('{"arguments": {"a": 1}, "name": "w"}', '{"a": 1}'),
+        ('{"name": "arguments"', ""),
+        ('{"name": "w", "note": {"arguments": {"b": 2}', ""),
         ('{"name": "w", "parameters": {"a": 1}}', '{"a": 1}'),
         (r'{"name": "w", "arguments": "{\"a\": 1', ""),
         (r'{"name": "w", "arguments": "{\"a\": 1}"', '{"a": 1}'),

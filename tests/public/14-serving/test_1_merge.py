@@ -40,6 +40,13 @@ def test_14_1_the_end_is_taken_over(scene: Any, part: Any) -> None:
     expect(seen, ("stop", "###", -2.5), at="the last token came with the end")
 
 
+def test_14_1_a_total_of_0_is_a_total(scene: Any, part: Any) -> None:
+    """The model was certain of each token: the sum of its log probabilities is 0, and not None."""
+    said = [{"parts": [part("", [])]}, {"parts": [part("a", [1], logprob=0.0)]}]
+    (only,) = scene.merge(True, said)["parts"]
+    expect(only["logprob"], 0.0, at="an output without tokens, and then one with the total 0.0")
+
+
 def test_14_1_logprobs_are_joined_also_with_none(scene: Any, part: Any) -> None:
     """One entry a token, whether the earlier or the later output has none."""
     with_some = {"parts": [part("b", [2], logprobs=[-0.5])]}
