@@ -450,6 +450,7 @@ class SamplingParams(_Checked):
         """Spell `bad_words` in tokens: each at the beginning of a text, and after a space.
 
         Source: vllm/sampling_params.py#L586-L625 (SamplingParams.update_from_tokenizer) @ v0.22.1.
+        Difference: there a word after a space is left out if it has another number of tokens.
         """
         if not self.bad_words:
             return
@@ -460,7 +461,7 @@ class SamplingParams(_Checked):
                 for space in ("", " ")
             )
             self.bad_words_token_ids.append(plain)
-            if spaced[0] != plain[0] and len(spaced) == len(plain):
+            if spaced[-len(plain) :] != plain:  # else the word alone rules it out already
                 self.bad_words_token_ids.append(spaced)
 
 

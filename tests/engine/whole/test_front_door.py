@@ -74,6 +74,20 @@ def test_bad_words_are_not_said(llm: LLM) -> None:
         assert not any(occurs(spelled(llm, word), tokens) for word in some for tokens in now)
 
 
+def test_bug_vllm_23886_a_word_after_a_space_is_forbidden_however_it_is_spelled(llm: LLM) -> None:
+    """ " there" is one token of the vocabulary, and "there" is several."""
+    encode = llm.get_tokenizer().encode
+    plain, spaced = (encode(text, add_special_tokens=False) for text in ("there", " there"))
+    assert len(plain) > len(spaced) == 1 and spelled(llm, "there") == [plain, spaced]
+    once = SamplingParams(**GREEDY)
+    now = SamplingParams(**GREEDY, bad_words=["there"])
+    said, other = (
+        llm.generate("Once upon a time", params, use_tqdm=False)[0].outputs[0].token_ids
+        for params in (once, now)
+    )
+    assert spaced[0] in said and spaced[0] not in other
+
+
 def test_only_the_last_token_of_a_long_word_is_ruled_out(llm: LLM) -> None:
     """Another word with the same beginning may still be said; the beginning, too."""
     tokens = llm.generate(PROMPTS[0], SamplingParams(**GREEDY), use_tqdm=False)[0].outputs[0]
