@@ -69,6 +69,23 @@ def test_11_3_an_empty_slot_is_zero(subject: Any, broken: str) -> None:
     assert subject.run(p) == empty + written
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_11_3_slots_stay_at_their_addresses(subject: Any, rank: int) -> None:
+    """What was read before the slot was written reads the new numbers: a recorded graph does."""
+    p = Program()
+    layer = layer_of(p, 2, [1, 2], 2, 2)
+    addresses = [layer.lora_a.data_ptr(), layer.lora_b.data_ptr()]
+    a, b = tensor(p, [[1.0, 2.0]] * rank), tensor(p, [[3.0] * rank])
+    layer.set_lora(0, [p.new("mini_vllm.lora.checkpoint:LoRAPair", a, b), None])
+    addresses += [layer.lora_a.data_ptr(), layer.lora_b.data_ptr()]
+    layer.reset_lora(0)
+    addresses += [layer.lora_a.data_ptr(), layer.lora_b.data_ptr()]
+    for address in addresses:
+        p.see(address)
+    seen = subject.run(p)
+    assert seen[:2] == seen[2:4] == seen[4:]
+
+
 @few
 @given(max_loras=st.integers(1, 40), running=st.integers(0, 60), pinned=st.integers(0, 3))
 def test_11_5_dozens_of_slots(subject: Any, max_loras: int, running: int, pinned: int) -> None:

@@ -66,6 +66,19 @@ def test_13_2_options_that_json_does_not_know(subject: Any) -> None:
         assert first == same != other
 
 
+def test_13_2_notes_of_a_file(subject: Any) -> None:
+    """Resolution and comments are no part of the picture that the encoder sees."""
+    p = Program()
+    names = []
+    for notes in ({}, {"dpi": 300}, {"comment": "b", "exif": "c"}):
+        picture = p.call("PIL.Image:new", "RGB", (4, 3), 77)
+        picture.info.update(notes)
+        names.append(p.call("mini_vllm.multimodal.hasher:hash_image", picture, {"size": 1}))
+    for name in names:
+        p.see(name)
+    assert len(set(subject.run(p))) == 1
+
+
 @few
 @given(lengths=st.lists(st.integers(1, 3), min_size=20, max_size=60))
 def test_13_3_dozens_of_pictures(subject: Any, lengths: list[int]) -> None:
@@ -202,6 +215,21 @@ def test_13_7_all_that_are_computed(subject: Any, number: int, behind: int) -> N
         encoder.free_computed(one)
         p.see(p.call("builtins:list", encoder.manager.freeable))
     assert subject.run(p) == [names[:-1], names]
+
+
+@few
+@given(computed=st.integers(0, 9), late=st.integers(0, 3))
+def test_13_7_late_ones_do_not_count(subject: Any, computed: int, late: int) -> None:
+    """Tokens that count as computed and come a step late still need their picture."""
+    p = Program()
+    encoder = inputs(p, 100)
+    one = request(p, [image(p, "cat", 1, 2), image(p, "dog", 4, 3)], 9)
+    p.set(encoder.manager, "cached", {n: p.call("builtins:set", ["ana"]) for n in ("cat", "dog")})
+    p.set(one, "num_computed_tokens", computed)
+    encoder.free_computed(one, late)
+    p.see(p.call("builtins:list", encoder.manager.freeable))
+    ends = (("cat", 3), ("dog", 7))
+    assert subject.run(p) == [[name for name, end in ends if end <= computed - late]]
 
 
 def test_13_9_only_what_is_needed_must_be_there(subject: Any) -> None:

@@ -74,3 +74,16 @@ def test_11_6_the_tensors_never_move(lab: Any) -> None:
     expect(moved, [], at="tensors with another address than before")
     dtypes = {str(getattr(meta, name).dtype) for name in NAMES}
     expect(dtypes, {"torch.int32"}, at="dtypes")
+
+
+def test_11_6_the_same_array_comes_again(lab: Any) -> None:
+    """Its caller writes other slots into it for the next step. It is read, and not written."""
+    import numpy as np
+
+    slots = np.array([2, 0, 1], dtype=np.int32)
+    meta = lab.meta_of([])
+    meta.prepare_tensors(slots)
+    expect(slots.tolist(), [2, 0, 1], at="the caller's array afterwards")
+    slots[:] = [1, -1, 1]
+    meta.prepare_tensors(slots)
+    expect(tensors_of(meta), tensors_of(lab.meta_of([2, 0, 1], [1, -1, 1])), at="all five tensors")

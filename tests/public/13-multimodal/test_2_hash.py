@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from labkit.testing import expect
+from mini_vllm.multimodal import hasher
 from mini_vllm.multimodal.hasher import hash_image
 
 PIXELS = bytes(range(24))
@@ -71,3 +72,18 @@ def test_13_2_options_that_json_does_not_know() -> None:
     names = [hash_image(grey(6, 4), {"scale": Decimal(text)}) for text in ("1.5", "2.5", "1.5")]
     expect(names[0] != names[1], True, at="Decimal('1.5') and Decimal('2.5')")
     expect(names[0], names[2], at="Decimal('1.5'), made twice")
+
+
+def test_13_2_pythons_hash_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hash()` is another one in every process. Here it says 7 to everything: names stay."""
+    before = [hash_image(grey(6, 4), {"size": size}) for size in (1, 2)]
+    monkeypatch.setattr(hasher, "hash", lambda _: 7, raising=False)
+    after = [hash_image(grey(6, 4), {"size": size}) for size in (1, 2)]
+    expect(after, before, at="names of two pictures while hash() says 7")
+
+
+def test_13_2_where_a_picture_comes_from_does_not_count() -> None:
+    """The same pixels out of two files, with notes beside them: the encoder sees one picture."""
+    scanned = grey(6, 4)
+    scanned.info |= {"dpi": (300, 300), "comment": "from the scanner"}
+    expect(hash_image(scanned, {}), hash_image(grey(6, 4), {}), at="with notes and without")

@@ -7,13 +7,13 @@ from typing import Any
 from labkit.testing import expect
 
 
-def freed_after(lab: Any, computed: int) -> list[str]:
+def freed_after(lab: Any, computed: int, late: int = 0) -> list[str]:
     """What ana, with a cat at 2 .. 6 and a dog at 10 .. 16, no longer needs."""
     encoder = lab.encoder()
     encoder.manager = lab.holding(20, "cat", "dog")
     zoe = lab.request("zoe", lab.image(2, "cat"), lab.image(10, "dog"))
     zoe.num_computed_tokens = computed
-    encoder.free_computed(zoe)
+    encoder.free_computed(zoe, late)
     return list(encoder.manager.freeable)
 
 
@@ -27,3 +27,9 @@ def test_13_7_done_with_its_last_position(lab: Any) -> None:
     expect(freed_after(lab, 6), ["cat"], at="6 tokens computed")
     expect(freed_after(lab, 15), ["cat"], at="15 tokens computed")
     expect(freed_after(lab, 16), ["cat", "dog"], at="16 tokens computed")
+
+
+def test_13_7_late_tokens_are_not_computed_yet(lab: Any) -> None:
+    """Of 6 tokens that count as computed the last comes a step late: the cat's last position."""
+    expect(freed_after(lab, 6, late=1), [], at="6 tokens, 1 of them late")
+    expect(freed_after(lab, 7, late=1), ["cat"], at="7 tokens, 1 of them late")

@@ -34,8 +34,8 @@ class EncoderInputs:
             embeds, encoder_compute_budget = embeds + size, encoder_compute_budget - size
         return to_encode, end - begin, encoder_compute_budget
 
-    def free_computed(self, request):
-        done = request.num_computed_tokens
+    def free_computed(self, request, num_late_tokens=0):
+        done = request.num_computed_tokens - num_late_tokens
         for index in range(len(request.mm_features)):
             place = request.mm_features[index].mm_position
             if done >= place.offset + place.length:

@@ -31,8 +31,8 @@ class EncoderInputs:
                 budget -= request.get_num_encoder_embeds(index)
         return list(chosen.values()), end - begin, budget
 
-    def free_computed(self, request):
-        ends = [feature.mm_position.end for feature in request.mm_features]
+    def free_computed(self, request, num_late_tokens=0):
+        ends = [feature.mm_position.end + num_late_tokens for feature in request.mm_features]
         finished = [i for i, end in enumerate(ends) if end <= request.num_computed_tokens]
         for index in finished:
             self.manager.free_encoder_input(request, index)

@@ -34,7 +34,7 @@ class EncoderInputs:
                 left -= request.get_num_encoder_embeds(index)
         return list(chosen.values()), num_new_tokens, left
 
-    def free_computed(self, request):
+    def free_computed(self, request, num_late_tokens=0):
         for index, feature in enumerate(request.mm_features):
-            if feature.mm_position.end <= request.num_computed_tokens:
+            if request.num_computed_tokens - feature.mm_position.end >= num_late_tokens:
                 self.manager.free_encoder_input(request, index)
