@@ -199,6 +199,21 @@ def test_03_2_any_numbers(
     same(subject, reference, p)
 
 
+def test_03_3_drafts_that_a_plan_holds_stay(subject: Any) -> None:
+    """The victim loses its drafts. Their list may stand in a plan, which goes on to use it."""
+    p = Program()
+    s = scheduler(p)
+    a = request(p, "a", 3)
+    s.add_request(a)
+    s.schedule()
+    drafts = p.call("builtins:list", [4, 5])
+    p.set(a, "spec_token_ids", drafts)
+    s._preempt(a)
+    p.see(drafts)
+    p.see(p.call("builtins:len", a.spec_token_ids))
+    assert subject.run(p) == [[4, 5], 0]
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_3_victims_of_every_kind(subject: Any, reference: Any, policy: str) -> None:
     """Four are admitted in four steps, then they are preempted one by one, in the order that the
