@@ -89,7 +89,7 @@ looks = replay(three_clients(), ModelRunner(None, None, 3, 20, 4, CPU))
 for step, look in enumerate(looks):
     names = " ".join(name for name, *_ in look["rows"])
     print(f"step {step}  rows: {names:13} positions: {look['positions']!s:28} slots: {look['slots']}")
-    print(f"{'':22}query_start_loc: {look['starts']}, sampled: {', '.join(look['sampled']) or 'nobody'}")
+    print(f"{'':22}query_start_loc: {look['starts']}, sampled: {', '.join(look['sampled']) or 'none'}")
 
 # %% [markdown]
 # Now the same as pictures, for four of the steps. Left: the rows of the batch, one square for each known

@@ -193,7 +193,7 @@ plt.show()
 # %% [markdown]
 # The loop is the n-gram's home: 4 % of the steps saved on chats, 62 % here, and no model was asked. The heads were
 # trained on the storyteller's chats, and a list of numbers is none. The draft model was, too, but it is a whole
-# language model: it sees the list, and goes on with it. And the texts are the same, whoever guesses, and however badly.
+# language model: it sees the list, and goes on with it. And the texts are the same, whichever proposer guesses, and however badly.
 
 # %% [markdown]
 # ## 4. When does it stop to pay?

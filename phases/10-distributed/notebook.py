@@ -220,7 +220,7 @@ for policy, every in (("random", 0), ("in turn", 0), ("router", 1), ("router", 1
 # ## 6. Cut by experts
 #
 # A mixture of experts has many MLPs, of which a token uses two. Put whole experts on ranks: tokens travel to their
-# experts and back. Nobody adds up partial sums, but some ranks get more than others.
+# experts and back. No partial sums are added up, but some ranks get more than others.
 
 # %% tags=["todo"] task="N4" title="Which rank has an expert"
 def rank_of(expert: int, experts: int, p: int) -> int:

@@ -110,7 +110,7 @@ for name, change in (("as it was", lambda blocks: blocks), ("heads swapped", swa
 print("the same text:", texts["as it was"] == texts["heads swapped"])
 
 # %% [markdown]
-# No error, no warning: fluent text from somebody else's attention. This is why the layout is part of the
+# No error, no warning: fluent text from the wrong keys and values. This is why the layout is part of the
 # namespace.
 
 # %% [markdown]
@@ -164,7 +164,7 @@ score("P2", results["room for all"])
 
 # %% [markdown]
 # A tier with 30 of the 48 blocks that go round always holds the wrong ones: what comes next is what was thrown
-# out first. ARC cannot know better, for nobody comes twice before being thrown out. The surprise is how
+# out first. ARC cannot know better, for no prompt comes twice before it is thrown out. The surprise is how
 # little a tier helps just below the size that it needs.
 
 # %% [markdown]

@@ -105,7 +105,7 @@ plt.show()
 
 # %% [markdown]
 # Under `static` cleo and dan wait beside an empty row. Under `minivllm` ana stalls while strangers' prompts are
-# computed. Under `vllm-v1` nobody who has begun stands still, and nobody ends later than under the other two.
+# computed. Under `vllm-v1` no request that has begun stands still, and none ends later than under the other two.
 
 # %% [markdown]
 # ## 2. Where each policy breaks
@@ -250,7 +250,7 @@ def blocks_shared(n: int, prompt: int, output: int, block_size: int = 16) -> int
     # END SOLUTION
 
 # %% tags=["check"] task="N5"
-check(blocks_shared(1, 100, 28), 8, "one completion shares with nobody")
+check(blocks_shared(1, 100, 28), 8, "one completion shares nothing")
 check(blocks_shared(4, 100, 28), 14, "6 full blocks once, 2 more for each")
 check(blocks_shared(4, 96, 16), 10, "a prompt that ends at a border")
 
