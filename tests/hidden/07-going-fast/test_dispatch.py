@@ -89,8 +89,9 @@ def test_07_7_any_step(subject: Any, data: Any) -> None:
 def test_07_7_any_lengths(subject: Any, lens: list[int], query_len: int) -> None:
     """Whether all requests have as many tokens as a decode."""
     p = Program()
-    for lengths in (lens, [query_len] * len(lens), [query_len, *lens]):
+    as_many = [query_len + 1, *[query_len] * len(lens), query_len - 1]  # in sum, and not each
+    cases = [lens, [query_len] * len(lens), [query_len, *lens], *([as_many] * (query_len > 1))]
+    for lengths in cases:
         arguments = (sum(lengths), len(lengths), max(lengths), query_len)
         p.see(p.call(f"{HERE}is_uniform_decode", *arguments))
-    cases = (lens, [query_len] * len(lens), [query_len, *lens])
     assert subject.run(p) == [all(n == query_len for n in lengths) for lengths in cases]

@@ -87,7 +87,7 @@ def test_07_7_drafts_widen_a_decode() -> None:
 @pytest.mark.parametrize(
     ("tokens", "requests", "longest", "drafts", "expected"),
     [(3, 3, 1, 0, True), (4, 3, 2, 0, False), (4, 1, 4, 0, False), (12, 3, 4, 3, True),
-     (9, 3, 4, 3, False), (3, 3, 1, 3, False), (1, 1, 1, 0, True)],
+     (9, 3, 4, 3, False), (3, 3, 1, 3, False), (1, 1, 1, 0, True), (8, 2, 5, 3, False)],
 )  # fmt: skip
 def test_07_7_all_requests_decode(
     tokens: int, requests: int, longest: int, drafts: int, expected: bool
