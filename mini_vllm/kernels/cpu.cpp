@@ -1878,6 +1878,14 @@ extern "C" int has_narrow_mkl() {
 #endif
 }
 
+extern "C" int multiplies_pairs() {
+#if WIDTH == 16 && defined(__AVX512VNNI__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 extern "C" int int8_word() { return WORD8; }
 
 extern "C" int int8_zero() { return ZERO; }

@@ -116,6 +116,12 @@ def has_tiles() -> bool:
     return found is not None and bool(found.has_tiles())
 
 
+def multiplies_pairs() -> bool:
+    """Whether the processor multiplies and adds pairs of 16 bits in one instruction, 32 at once."""
+    found = library()
+    return found is not None and bool(found.multiplies_pairs())
+
+
 def has_narrow_mkl() -> bool:
     """Whether PyTorch's product in float32 takes half of a vector at a time, and `linear` a whole.
 

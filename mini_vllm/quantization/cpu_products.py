@@ -23,7 +23,8 @@ Int8Form = Literal["onednn", "native", "plain"]
 GROUPS = (256, 128, 64, 32)
 MIN_UNPACKED_TOKENS = 512
 """From so many tokens on, unpacking the whole weight costs less than our product loses to that of
-floats, where it has no tiles."""
+floats, where it has neither tiles nor one instruction for pairs of 16 bits. With the latter, 512
+tokens take half as long (SmolLM2-135M, 4 and 8 bits, one thread of an Intel Xeon)."""
 
 
 # ---------------------------------------------------------------- int8 x int8
@@ -132,10 +133,16 @@ def all_fit(kept: Sequence[Tensor | None], wanted: Sequence[Tensor | None]) -> b
 
 def groups_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight^T + bias `[T, K] -> [T, N]`, for a layer whose weight is held in groups."""
-    is_long = len(x) >= MIN_UNPACKED_TOKENS and not native.has_tiles()
-    if native.can_run(x) and not is_long:
+    is_long = len(x) >= MIN_UNPACKED_TOKENS
+    if native.can_run(x) and not (is_long and wins_unpacked()):
         return native.multiply(x, cast(native.Matrix, layer.matrix), bias)
     return F.linear(x, groups_weight(layer).to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+@functools.cache
+def wins_unpacked() -> bool:
+    """Whether floats have a faster product for many tokens, see `MIN_UNPACKED_TOKENS`."""
+    return not native.has_tiles() and not native.multiplies_pairs()
 
 
 def groups_weight(layer: Linear) -> Tensor:

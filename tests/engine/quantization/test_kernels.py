@@ -170,6 +170,26 @@ def test_a_layer_in_groups_is_unpacked_where_our_product_cannot_run(
 
 
 @needs_compiler
+@pytest.mark.parametrize("bits", [4, 8])
+def test_many_tokens_have_one_result_by_either_product(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is faster is the processor's business, see `wins_unpacked`."""
+    torch.manual_seed(5)
+    numbers = torch.randint(0, 16, (64, 64))
+    numbers = numbers.int() if bits == 4 else numbers.to(torch.int8)
+    layer, x = Linear(64, 64, bias=False), torch.randn(cpu_products.MIN_UNPACKED_TOKENS, 64)
+    assert cpu_products.hold_groups(layer, numbers, torch.rand(64, 2), None, 8)
+    results = []
+    for wins in (False, True):
+        monkeypatch.setattr(cpu_products, "wins_unpacked", lambda wins=wins: wins)
+        results.append(cpu_products.groups_linear(layer, x, None))
+    half_step = float(x.abs().max()) * (2**-8 if native.has_tiles() else 0.5 / 32767)
+    most = half_step * 64 * 15  # of x's 64 numbers, each times 15 at most
+    torch.testing.assert_close(*results, rtol=1e-4, atol=most)
+
+
+@needs_compiler
 def test_scales_that_float16_cannot_hold_keep_their_layer_as_it_is() -> None:
     layer, numbers = Linear(64, 64, bias=False), torch.zeros(64, 64, dtype=torch.int32)
     for scale in (torch.full((64, 2), 1e-7), torch.full((64, 2), 1e6)):
