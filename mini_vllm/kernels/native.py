@@ -305,8 +305,11 @@ class Caches:
         self.dtype, self.shape = kv_caches[0].dtype, kv_caches[0].shape[1:3]
 
     def are(self, kv_caches: Sequence[Tensor]) -> bool:
-        """Whether these caches still lie there."""
-        return [cache.data_ptr() for cache in kv_caches] == self.addresses
+        """Whether these caches still lie there, and are as large."""
+        return (
+            [cache.data_ptr() for cache in kv_caches] == self.addresses
+            and kv_caches[0].shape[1:3] == self.shape
+        )
 
 
 class Decoder(ctypes.Structure):

@@ -460,3 +460,12 @@ def test_masks_forbid_what_pytorch_forbids(
     fast, plain = both(compute, without_library)
     assert torch.equal(fast, plain) and fast[2:4].isfinite().all()
     assert fast[1, : min(vocab_size, 32)].isfinite().all() and not fast[1, 32:].isfinite().any()
+
+
+@ALONE
+def test_a_cache_at_the_same_address_is_another_one_if_it_has_fewer_blocks() -> None:
+    """Else a layer would accept slots that the smaller cache does not have."""
+    cache = torch.zeros(2, 8, 4, 1, 16)
+    known = native.Caches([cache])
+    assert known.are([cache]) and not known.are([cache[:, :6]])
+    assert not known.are([cache.clone()])
