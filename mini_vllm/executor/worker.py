@@ -25,7 +25,6 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed import parallel_state
-from mini_vllm.distributed.eplb.state import EplbState
 from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import Rendezvous
 from mini_vllm.distributed.pipeline import PipelineStage
@@ -67,6 +66,7 @@ from mini_vllm.worker.profile import largest_step, peak_bytes, run_step
 from mini_vllm.worker.threads import StepThreads
 
 if TYPE_CHECKING:
+    from mini_vllm.distributed.eplb.state import EplbState
     from mini_vllm.spec_decode.build import Drafter
 
 logger = logging.getLogger(__name__)
@@ -179,6 +179,8 @@ class Worker:
         self.pooler = make_pooler(self.config, self.device)
         args = self.model.config
         if self.config.parallel.enable_eplb:
+            from mini_vllm.distributed.eplb.state import EplbState  # models without experts skip it
+
             assert args.moe is not None
             state = EplbState(self.model, self.config.parallel.eplb_config, args.moe.n_group)
             self.eplb = state if state.layers else None  # a stage may have layers without experts

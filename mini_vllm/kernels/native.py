@@ -306,10 +306,8 @@ class Caches:
 
     def are(self, kv_caches: Sequence[Tensor]) -> bool:
         """Whether these caches still lie there, and are as large."""
-        return (
-            [cache.data_ptr() for cache in kv_caches] == self.addresses
-            and kv_caches[0].shape[1:3] == self.shape
-        )
+        addresses = [cache.data_ptr() for cache in kv_caches]
+        return addresses == self.addresses and kv_caches[0].shape[1:3] == self.shape
 
 
 class Decoder(ctypes.Structure):

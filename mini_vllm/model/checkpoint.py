@@ -169,3 +169,29 @@ def check_dtype(info: TensorInfo, wanted: torch.dtype, name: str, file: Path) ->
             f"{name!r} in {file} has dtype {info.dtype}; the model holds it as {wanted}. Is "
             "'quantization_config' in config.json missing, or another checkpoint's?"
         )
+
+
+OLD_FILES = ("quantize_config.json", "quant_config.json")
+"""Where AutoGPTQ and AutoAWQ wrote the entry before `config.json` had one."""
+
+
+def read_quantize_config(folder: Path, wanted: str | None) -> dict[str, Any] | None:
+    """What stands under `quantization_config`, from a file of its own.
+
+    None without such a file, and beside weights that are not packed.
+
+    Args:
+        wanted: the format, if a caller has named it; else the entries tell.
+
+    Source: vllm/model_executor/model_loader/weight_utils.py#L387-L421 (get_quant_config) @ v0.22.1.
+    Difference: there it is looked for only if a format is named.
+    """
+    file = next((folder / name for name in OLD_FILES if (folder / name).is_file()), None)
+    if file is None or not list(folder.glob("*.safetensors")):
+        return None
+    names = (name for weights in weight_files(folder) for name in read_header(weights))
+    if not any(name.endswith(".qweight") for name in names):
+        return None
+    found: dict[str, Any] = read_json(file)
+    is_awq = "zero_point" in found or "w_bit" in found
+    return {"quant_method": wanted or ("awq" if is_awq else "gptq")} | found

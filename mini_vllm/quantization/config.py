@@ -19,9 +19,8 @@ from torch import nn
 
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
-from mini_vllm.json_files import read_json
 from mini_vllm.kernels import native
-from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
+from mini_vllm.model.checkpoint import FLOATS, read_header, read_quantize_config, weight_files
 from mini_vllm.model.config import read_config, with_overrides
 from mini_vllm.model.gguf.tensors import BLOCKS, GROUP, sources
 from mini_vllm.model.layers import Linear, LinearMethod
@@ -530,30 +529,6 @@ def find_quantization(config: Mapping[str, Any]) -> Any:
     return None
 
 
-OLD_FILES = ("quantize_config.json", "quant_config.json")
-"""Where AutoGPTQ and AutoAWQ wrote the entry before `config.json` had one."""
-
-
-def read_old_file(folder: Path, wanted: str | None) -> dict[str, Any] | None:
-    """The entry from a file of its own; None without one, or beside weights that are not packed.
-
-    Args:
-        wanted: the format, if a caller has named it; else the entries tell.
-
-    Source: vllm/model_executor/model_loader/weight_utils.py#L387-L421 (get_quant_config) @ v0.22.1.
-    Difference: there it is looked for only if a format is named.
-    """
-    file = next((folder / name for name in OLD_FILES if (folder / name).is_file()), None)
-    if file is None or not list(folder.glob("*.safetensors")):
-        return None
-    names = (name for weights in weight_files(folder) for name in read_header(weights))
-    if not any(name.endswith(".qweight") for name in names):
-        return None
-    found: dict[str, Any] = read_json(file)
-    is_awq = "zero_point" in found or "w_bit" in found
-    return {"quant_method": wanted or ("awq" if is_awq else "gptq")} | found
-
-
 def get_quantization_config(
     folder: str | Path,
     quantization: str | None = None,
@@ -571,7 +546,7 @@ def get_quantization_config(
     whole = with_overrides(read_config(folder), hf_overrides or {})
     wanted = quantization and quantization.lower()
     wanted = ALIASES.get(wanted or "", wanted)
-    found = find_quantization(whole) or read_old_file(folder, wanted)
+    found = find_quantization(whole) or read_quantize_config(folder, wanted)
     if wanted == GGUFConfig.name and is_gguf(folder):
         return GGUFConfig.from_file(folder)
     if not found:
