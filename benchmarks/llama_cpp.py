@@ -76,14 +76,8 @@ BUSY = {"busy neighbour, free": False, "busy neighbour, on one core": True}
 ROWS = ("start", "decode", "prompt", "long", "crowd", "busy")
 """Groups of rows: the short ones are `decode` and `prompt`."""
 GUIDE = ROOT / "phases" / "09-quantization" / "00-guide.md"
-SHORT = (
-    "decode, 1 request",
-    "decode, 4 requests",
-    "decode, 16 requests",
-    "prompt of 64",
-    "prompt of 512",
-)
-"""Rows that the guide of phase 09 shows, by processor time."""
+SHORT = (*DECODE, "prompt of 64", "prompt of 512")
+"""Rows that the guide of phase 09 shows, by the clock."""
 CLOCKS = {
     "wall": "tokens a second, all cores",
     "cpu": "tokens a second of processor time, one thread each",
@@ -395,11 +389,11 @@ def table(clock: str, saved: Mapping[str, Any]) -> str:
 
 def guide_rows(path: Path = RESULTS) -> list[str]:
     """The lines of the guide's table: what `SHORT` names."""
-    saved = json.loads(path.read_text(encoding="utf-8"))["cpu"]
+    saved = json.loads(path.read_text(encoding="utf-8"))["wall"]
     kinds = [kind for kind in KINDS if kind in saved]
     head = [f"| ours / llama.cpp | {' | '.join(kinds)} |", "|---|" + "---|" * len(kinds)]
     return head + [
-        f"| {name} | {' | '.join(cell(saved[kind].get(name)) for kind in kinds)} |"
+        f"| {name} | {' | '.join(cell(saved[kind].get(name), limit=False) for kind in kinds)} |"
         for name in SHORT
     ]
 
@@ -421,12 +415,12 @@ def write_guide(path: Path = GUIDE) -> None:
     write_text(path, new)
 
 
-def cell(row: Mapping[str, float] | None) -> str:
+def cell(row: Mapping[str, float] | None, limit: bool = True) -> str:
     if row is None:
         return ""
     digits = 1 if row["ours"] < 10 else 0
-    numbers = [f"{row[key]:,.{digits}f}" for key in ("ours", "llama.cpp", "limit") if key in row]
-    return " / ".join(numbers)
+    keys = [key for key in ("ours", "llama.cpp", *["limit"] * limit) if key in row]
+    return " / ".join(f"{row[key]:,.{digits}f}" for key in keys)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
