@@ -307,6 +307,23 @@ def test_18_7_any_story_of_a_state(subject: Any, reference: Any, hy: Any, seed: 
     same(subject, reference, p, names)
 
 
+def test_18_7_a_state_stays_until_the_next_one_is_computed(
+    subject: Any, reference: Any, hy: Any
+) -> None:
+    """With a plan on its way blocks are ahead of computed tokens: the state before goes when the
+    tokens of its successor are computed, and not sooner."""
+    p, names = Program(), []
+    owner = hy.manager(p, {"kind": "mamba", "block_size": 4, "mode": "align"})
+    for planned in (4, 8, 9):
+        owner.add_blocks("a", planned)
+    for computed in (4, 5, 8, 9):
+        owner.release_skipped("a", computed)
+        p.see_each(owner.req_to_blocks["a"], "block_id")
+        hy.see_pool(p, owner.pool)
+        names += [f"{computed} of 9 tokens are computed"] * 3
+    same(subject, reference, p, names)
+
+
 @many
 @seeds
 def test_18_7_any_hit_of_a_state(subject: Any, reference: Any, hy: Any, seed: int) -> None:
