@@ -46,6 +46,8 @@ MODELS = [
     [{"kind": "full", "block_size": 8}, window(9), window(21)],
     [FULL, FULL],
     [FULL, {"kind": "mamba", "block_size": 8, "mode": "all"}],
+    [FULL, window(13, 6)],
+    [{"kind": "full", "block_size": 6}, window(9), window(21)],
 ]
 
 
@@ -173,11 +175,22 @@ def test_18_6_what_becomes_findable(
         owner = hy.hybrid(p, groups, 150, caching)
         made = hy.request(p, "a", 96, owner.block_hasher)
         owner._give_blocks("a", 96, [[] for _ in groups], 0, 0)
-        for tokens in (3, 7, 13, 24, 95):
+        for tokens in (3, 7, 13, 18, 24, 95):
             owner.cache_tokens(made, tokens)
             p.see(p.call("builtins:list", owner.block_pool.cached_blocks))
             names.append(f"{groups}, caching {caching}, {tokens} tokens")
     same(subject, reference, p, names)
+
+
+def test_18_6_without_hits_none_are_added(subject: Any, hy: Any) -> None:
+    """A request that runs has its table already: `add_hits` is for those that come with hits."""
+    p = Program()
+    owner = hy.hybrid(p, [FULL, window(9)])
+    for index in range(2):
+        p.set(owner.managers[index], "add_hits", None)
+    owner._give_blocks("a", 12, [[], []], 8, 0)
+    p.see_each(owner.managers[0].req_to_blocks["a"], "block_id")
+    assert subject.run(p) == [[1, 2, 3]]
 
 
 # ------------------------------------------------------------------ 18.8
