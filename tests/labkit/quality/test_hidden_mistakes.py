@@ -260,6 +260,7 @@ NONE_YET = {
         "test_05_8_any_tensor_may_be_the_wrong_one",
     ],
     CHANGES: [
+        "test_18_7_a_state_stays_until_the_next_one_is_computed",
         "test_11_7_nobody_is_foreign",
         "test_11_4_who_is_in_use_stays_and_is_known",
         "test_10_1_where_the_input_is",
@@ -276,6 +277,7 @@ NONE_YET = {
         "test_16_1_a_prompt_may_take_the_whole_budget",
     ],
     NAMED: [
+        "test_18_6_without_hits_none_are_added",
         "test_19_4_without_time_there_is_none",
         "test_16_8_the_earliest_though_all_are_in_time",
         "test_08_4_hardly_anything_is_missing",
