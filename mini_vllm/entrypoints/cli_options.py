@@ -84,13 +84,15 @@ def load_llm(args: argparse.Namespace, **defaults: Any) -> LLM:
 def no_collections() -> Iterator[None]:
     """Let Python not look for circles of unused objects meanwhile.
 
-    What a start makes, modules and a model, stays. To look through it took a sixth of the start.
+    What a start makes, modules and a model, stays: to look through it frees nothing.
     """
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 def say_start(model: str) -> None:

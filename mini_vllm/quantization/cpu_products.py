@@ -23,8 +23,7 @@ Int8Form = Literal["onednn", "native", "plain"]
 GROUPS = (256, 128, 64, 32)
 MIN_UNPACKED_TOKENS = 512
 """From so many tokens on, unpacking the whole weight costs less than our product loses to that of
-floats, where it has neither tiles nor one instruction for pairs of 16 bits. With the latter, 512
-tokens take half as long (SmolLM2-135M, 4 and 8 bits, one thread of an Intel Xeon)."""
+floats, where it has neither tiles nor one instruction for pairs of 16 bits."""
 
 
 # ---------------------------------------------------------------- int8 x int8

@@ -9,7 +9,7 @@ import torch
 from labkit.kernels.cases.draw import VAST, Case, Draw, Setup, unfilled
 from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.quantized import at_the_ends, spread_rows
-from labkit.kernels.cases.rules import CaseRules, TensorRule
+from labkit.kernels.cases.rules import PRODUCT, CaseRules
 
 
 def dense(
@@ -41,9 +41,7 @@ def dense(
             weight=weight,
             output=unfilled(count, rows, dtype=dtype),
         )
-        axes = {"x": ("token", "column"), "weight": ("row", "column"), "output": ("token", "row")}
-        rules = {name: TensorRule(axes=a) for name, a in axes.items()}
-        return problem, CaseRules(rules, constants=constants)
+        return problem, CaseRules(PRODUCT, constants=constants)
 
     return make
 

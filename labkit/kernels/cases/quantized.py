@@ -27,7 +27,7 @@ from labkit.kernels.cases.draw import (
 )
 from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, levels, stored_rules
-from labkit.kernels.cases.rules import CaseRules, TensorRule
+from labkit.kernels.cases.rules import PRODUCT, CaseRules, TensorRule
 from labkit.kernels.cases.storing import SLICES, TOKENS, among_idle
 
 SCALE_BYTES = 4
@@ -256,9 +256,7 @@ def w8a8(
         )
         if nan:
             problem["x_scale"][1], problem["weight_scale"][2] = torch.nan, torch.inf
-        axes = {"x": ("token", "column"), "weight": ("row", "column"), "output": ("token", "row")}
-        rules = {name: TensorRule(axes=a) for name, a in axes.items()}
-        return problem, CaseRules(rules, constants=constants)
+        return problem, CaseRules(PRODUCT, constants=constants)
 
     return make
 

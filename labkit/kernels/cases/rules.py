@@ -32,6 +32,14 @@ class TensorRule:
     why: str = ""
 
 
+PRODUCT = {
+    "x": TensorRule(axes=("token", "column")),
+    "weight": TensorRule(axes=("row", "column")),
+    "output": TensorRule(axes=("token", "row")),
+}
+"""Of a problem `x @ weight.T`."""
+
+
 @dataclass(frozen=True)
 class CaseRules:
     """The rules of one case. A tensor without a rule has the rule `TensorRule()`.

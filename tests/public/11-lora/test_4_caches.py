@@ -108,7 +108,7 @@ def test_11_4_a_slot_is_written_once(lab: Any) -> None:
         expect(manager.activate("json", ["json"]), 0, at="the slot of json")
     expect(manager.num_activations, 1, at="copies into slots")
     for layer in manager.layers.values():
-        layer.lora_a.fill_(9.0)  # whoever writes the slot again writes over it
+        layer.lora_a.fill_(9.0)  # the next adapter of the slot writes over it
     manager.activate("json", ["json"])
     expect([manager.held(name)[0] for name in ("first", "second")], [9.0, 9.0], at="slot 0")
 
