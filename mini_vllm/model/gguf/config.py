@@ -206,8 +206,9 @@ def _rope(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any
     most = config.get("max_position_embeddings", 2048)
     original = _number(file, f"{arch}.rope.scaling.original_context_length", most)
     llama3, phi = _factors(file, "rope_freqs"), _factors(file, "rope_factors_short")
-    kind = file.get(f"{arch}.rope.scaling.type", str, "a text", "none")
-    factor = _number(file, f"{arch}.rope.scaling.factor", 1.0)
+    kind = file.get(f"{arch}.rope.scaling.type", str, "a text", "linear")
+    former = _number(file, f"{arch}.rope.scale_linear", 1.0)  # its name in older files
+    factor = _number(file, f"{arch}.rope.scaling.factor", former) or 1.0
     sharper = _number(file, f"{arch}.rope.scaling.attn_factor", None)
     if llama3:  # they are what its formula gives for each pair of features
         scaling = {"rope_type": "longrope", "short_factor": llama3, "attention_factor": 1.0}

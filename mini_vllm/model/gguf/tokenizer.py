@@ -65,6 +65,8 @@ BEGINS_WITH_BOS = (
 )  # fmt: skip
 """Kinds of "gpt2" that begin every text with a token, and take a word that is one without merging,
 whatever the file leaves out."""
+NO_STRIP = ("<unk>", "<s>", "<|endoftext|>")
+"""Phi-3's other control tokens take white space behind them with them, which no entry says."""
 NORMALISED = ("qwen2", "deepseek-r1-qwen", "megrez")
 """Kinds that bring a text into Unicode's composed form first."""
 SPECIAL = {
@@ -143,7 +145,8 @@ def build_tokenizer(file: GGUFFile) -> Tokenizer:
     texts = file.read_list("tokenizer.ggml.tokens", str)
     types = _types(file, len(texts))
     tokenizer = _byte_level(file, texts, types) if kind == "gpt2" else _sentencepiece(file, texts)
-    _add_tokens(tokenizer, texts, types)
+    is_phi3 = kind == "llama" and file.metadata.get("general.architecture") == "phi3"
+    _add_tokens(tokenizer, texts, types, is_phi3)
     by_default = kind == "llama" or file.metadata.get("tokenizer.ggml.pre") in BEGINS_WITH_BOS
     ids = special_ids(file)
     single = ["$A"]
@@ -294,13 +297,24 @@ def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str,
     return [(left, right) for *_, left, right in found]
 
 
-def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:
-    """Let control tokens and the user's own be found whole in a text, and not be merged."""
+def _add_tokens(
+    tokenizer: Tokenizer, tokens: Sequence[str], types: Sequence[int], rstrip: bool
+) -> None:
+    """Let control tokens and the user's own be found whole in a text, and not be merged.
+
+    Args:
+        rstrip: white space behind them goes, but for those in :data:`NO_STRIP`.
+    """
     from tokenizers import AddedToken
 
     tokenizer.add_tokens(
         [
-            AddedToken(token, normalized=False, special=kind == CONTROL)
+            AddedToken(
+                token,
+                normalized=False,
+                special=kind == CONTROL,
+                rstrip=rstrip and token not in NO_STRIP,
+            )
             for token, kind in zip(tokens, types, strict=True)
             if kind in (CONTROL, USER_DEFINED) and token
         ]

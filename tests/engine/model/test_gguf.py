@@ -25,6 +25,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.gguf.tensors import GGUFTensors
 from mini_vllm.model.layers import Linear, UnquantizedLinearMethod, unpacked
+from mini_vllm.model.lazy_tokenizer import load_lazy_tokenizer
 from mini_vllm.quantization import get_quantization_config
 from mini_vllm.quantization.gguf import GGUFLinearMethod
 from mini_vllm.sampling_params import StructuredOutputsParams
@@ -164,6 +165,25 @@ def test_yarn_is_read(tmp_path: Path) -> None:
     metadata = {f"qwen2.rope.scaling.{key}": value for key, value in scaling.items()}
     path = tmp_path / "model.gguf"
     model = gguf_files.write_model(path, "qwen2", model, metadata=metadata)
+    assert tokens_of(LLM(str(path), dtype="float32")) == oracle_tokens(model)
+
+
+@pytest.mark.parametrize("entries", [
+    {"scaling.type": "linear", "scaling.factor": 4.0},
+    {"scaling.factor": 4.0},  # without a type it is linear
+    {"scale_linear": 4.0},  # as files of 2023 call it
+    {"scaling.type": "none", "scaling.factor": 4.0},
+    {"scaling.factor": 0.0},  # says nothing
+], ids=str)  # fmt: skip
+def test_a_linear_stretch_is_read_as_llama_cpp_does(
+    entries: dict[str, Any], tmp_path: Path
+) -> None:
+    is_none = "none" in entries.values() or 0.0 in entries.values()
+    rope = {"rope_type": "default"} if is_none else {"rope_type": "linear", "factor": 4.0}
+    model = gguf_files.make_model("llama", rope_parameters=rope | {"rope_theta": 5000.0})
+    path = tmp_path / "model.gguf"
+    metadata = {f"llama.rope.{key}": value for key, value in entries.items()}
+    model = gguf_files.write_model(path, "llama", model, metadata=metadata)
     assert tokens_of(LLM(str(path), dtype="float32")) == oracle_tokens(model)
 
 
@@ -321,10 +341,8 @@ SENTENCEPIECE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("arch", ["llama", "phi3", "gemma3"])
-def test_a_sentencepiece_vocabulary_is_that_of_transformers(arch: str, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
+def write_sentencepiece(path: Path, arch: str) -> None:
+    """A model with a vocabulary of SentencePiece's kind, in which `<|user|>` is a control token."""
     tokens = [t.replace("▁▁", "  ") if arch == "gemma3" else t for t in SENTENCEPIECE]
     count = len(tokens)
     metadata = {
@@ -339,7 +357,14 @@ def test_a_sentencepiece_vocabulary_is_that_of_transformers(arch: str, tmp_path:
     }
     model = gguf_files.make_model(arch, num_hidden_layers=1)
     leave_out = ("tokenizer.ggml.merges", "tokenizer.ggml.padding_token_id")
-    gguf_files.write_model(tmp_path / "m.gguf", arch, model, metadata=metadata, leave_out=leave_out)
+    gguf_files.write_model(path, arch, model, metadata=metadata, leave_out=leave_out)
+
+
+@pytest.mark.parametrize("arch", ["llama", "phi3", "gemma3"])
+def test_a_sentencepiece_vocabulary_is_that_of_transformers(arch: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    write_sentencepiece(tmp_path / "m.gguf", arch)
     theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
     ours = load_tokenizer(tmp_path / "m.gguf")
     for text in ("Hello world", "  Hello the  world.", "<|user|>the thing", "東 é", "", "a\nb"):
@@ -348,6 +373,18 @@ def test_a_sentencepiece_vocabulary_is_that_of_transformers(arch: str, tmp_path:
         assert ids[0] == 1
         assert ours.decode(ids) == theirs.decode(ids)
     assert ours.decode(ours.encode("Hello world")[1:]) == "Hello world"
+
+
+@pytest.mark.parametrize("arch", ["llama", "phi3"])
+def test_control_tokens_of_phi3_take_the_space_behind_them(arch: str, tmp_path: Path) -> None:
+    """As in its `tokenizer.json`, and in llama.cpp: no entry of the file says so."""
+    write_sentencepiece(tmp_path / "m.gguf", arch)
+    tokenizer = load_tokenizer(tmp_path / "m.gguf")
+    bare = tokenizer.encode("<|user|>Hello</s>")
+    assert (tokenizer.encode("<|user|> \nHello</s>\n") == bare) == (arch == "phi3")
+    assert tokenizer.encode("<s>\nHello") != tokenizer.encode("<s>Hello")
+    whole = load_lazy_tokenizer(tmp_path / "m.gguf")
+    assert whole.encode("<|user|>\nHello") == tokenizer.encode("<|user|>\nHello")
 
 
 def test_digits_of_smollm_stand_alone(tmp_path: Path) -> None:

@@ -316,6 +316,19 @@ def test_the_old_name_of_the_entry_is_read(tmp_path: Path) -> None:
     torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
 
 
+def test_a_remark_on_sparsity_is_taken_and_a_sparse_format_refused(tmp_path: Path) -> None:
+    """llm-compressor wrote down how many zeros it found, also where it kept all numbers."""
+    entry = {"format": "dense", "global_sparsity": 0.14, "ignore": ["model.layers.0.mlp.up_proj"]}
+    config, make = FORMATS["ct sym"]
+    folder = write(tmp_path, {**config, "sparsity_config": entry}, make)
+    torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
+    changed = json.loads((folder / "config.json").read_text())
+    changed["quantization_config"]["sparsity_config"]["format"] = "sparse-24-bitmask"
+    (folder / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match="sparsity_config is not supported"):
+        logits(folder)
+
+
 @pytest.mark.parametrize("name", ["gptq", "gptq order", "awq"])
 @pytest.mark.parametrize("file", ["quantize_config.json", "quant_config.json"])
 def test_an_entry_in_a_file_of_its_own_is_read(name: str, file: str, tmp_path: Path) -> None:
