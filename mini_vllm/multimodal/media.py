@@ -70,6 +70,7 @@ class MediaURL:
 def _decode(index: int, url: str) -> bytes:
     """The bytes of ``data:image/png;base64,...``, as a browser reads it: names in any case, white
     space and a missing end of padding do not count, and characters may be written as ``%2B``.
+    Base64 for URLs, with - and _ for + and /, is read as well: no text means two things.
 
     Source: https://fetch.spec.whatwg.org/#data-url-processor
     """
@@ -85,6 +86,7 @@ def _decode(index: int, url: str) -> bytes:
             "accepted; send a smaller one"
         )
     text = "".join((unquote(text) if "%" in text else text).split())
+    text = text.replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError as error:  # binascii's, or of a character that is not ASCII

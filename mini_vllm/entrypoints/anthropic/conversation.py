@@ -16,14 +16,20 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mini_vllm.entrypoints.anthropic.protocol import Block, CountTokensRequest, MessagesRequest
+from mini_vllm.entrypoints.anthropic.protocol import (
+    REFUSED,
+    Block,
+    CountTokensRequest,
+    MessagesRequest,
+)
 from mini_vllm.entrypoints.openai.errors import APIError
-from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, refuse_fields
 from mini_vllm.errors import show
 
 BILLING = "x-anthropic-billing-header"
 """How a block begins that some agents put before their system prompt: it is another one in each
 request, and no prefix of a prompt would be found again."""
+THINKING = ("enabled", "adaptive", "disabled")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -35,6 +41,8 @@ def chat_of(request: CountTokensRequest) -> ChatCompletionRequest:
     Raises:
         APIError: for blocks that this server cannot read, and tools that are not the caller's own.
     """
+    refuse_fields(request, REFUSED)
+    _check_edits(request.context_management or {})
     messages: list[dict[str, Any]] = []
     orders = _system(request.system)
     for index, message in enumerate(request.messages):
@@ -91,11 +99,29 @@ def _orders(place: str, message: Block) -> list[str]:
     return ["".join(part["text"] for part in parts)]
 
 
+def _check_edits(management: Block) -> None:
+    """Thoughts of earlier turns may be cleared: chat templates leave them out. Nothing else is."""
+    edits = management.get("edits") or []
+    for edit in edits if isinstance(edits, list) else [edits]:
+        kind = edit.get("type") if isinstance(edit, dict) else edit
+        if not isinstance(kind, str) or not kind.startswith("clear_thinking"):
+            raise APIError(
+                f"context_management has the edit {show(kind)}; this server clears nothing but "
+                "thoughts; send fewer messages",
+                param="context_management",
+            )
+
+
 def _template_kwargs(request: CountTokensRequest) -> dict[str, Any] | None:
     """What the caller says of thinking, as chat templates call it; its budget is not looked at."""
-    kind = (request.thinking or {}).get("type")
-    if kind is None:
+    if request.thinking is None:
         return request.chat_template_kwargs
+    kind = request.thinking.get("type")
+    if kind not in THINKING:
+        raise APIError(
+            f"thinking.type is {show(kind)}; it must be one of {', '.join(THINKING)}",
+            param="thinking",
+        )
     return {"enable_thinking": kind != "disabled"} | (request.chat_template_kwargs or {})
 
 
@@ -130,14 +156,8 @@ def _messages(place: str, message: Block) -> list[dict[str, Any]]:
         )
     if isinstance(content, str):
         return [{"role": role, "content": content}]
-    if not isinstance(content, list):
-        raise APIError(
-            f"{place}.content is {show(content)}; it must be a text or a list of blocks",
-            param="messages",
-        )
     found = _Blocks()
-    for index, block in enumerate(content):
-        found.read(f"{place}.content[{index}]", block, role)
+    found.read_all(f"{place}.content", content, role)
     return found.messages(role)
 
 
@@ -149,6 +169,15 @@ class _Blocks:
         self.calls: list[dict[str, Any]] = []
         self.thought = ""
         self.results: list[dict[str, Any]] = []
+
+    def read_all(self, place: str, content: Any, role: str) -> None:
+        if not isinstance(content, list):
+            raise APIError(
+                f"{place} is {show(content)}; it must be a text or a list of blocks",
+                param="messages",
+            )
+        for index, block in enumerate(content):
+            self.read(f"{place}[{index}]", block, role)
 
     def read(self, place: str, block: Any, role: str) -> None:
         kind = block.get("type") if isinstance(block, dict) else None
@@ -175,6 +204,30 @@ class _Blocks:
     def take_image(self, place: str, block: Block) -> None:
         self.parts.append(_image(place, block))
 
+    def take_document(self, place: str, block: Block) -> None:
+        """A text with its title and context before it; or the blocks that it is made of."""
+        source: Any = block.get("source")
+        kind = source.get("type") if isinstance(source, dict) else None
+        if kind not in ("text", "content"):
+            raise APIError(
+                f"{place}.source is {show(source)}; its type must be 'text' or 'content': this "
+                "server reads no PDF; send the text of its pages, or pictures of them",
+                param="messages",
+            )
+        citations = block.get("citations")
+        if isinstance(citations, dict) and citations.get("enabled"):
+            raise APIError(
+                f"{place}.citations are enabled; this server cannot cite; leave them out",
+                param="messages",
+            )
+        heads = [name for name in ("title", "context") if block.get(name) is not None]
+        content = source.get("content") if kind == "content" else _field(place, source, "data")
+        texts = [_field(place, block, name) for name in heads]
+        texts += [content] if isinstance(content, str) else []
+        self.take_text(place, {"text": "\n".join(texts)})
+        if not isinstance(content, str):
+            self.read_all(f"{place}.source.content", content, "user")
+
     def take_thinking(self, place: str, block: Block) -> None:
         self.thought += _field(place, block, "thinking")
 
@@ -194,14 +247,9 @@ class _Blocks:
 
     def take_result(self, place: str, block: Block) -> None:
         content = block.get("content")
-        if not isinstance(content, str | list | None):
-            raise APIError(
-                f"{place}.content is {show(content)}; it must be a text or a list of blocks",
-                param="messages",
-            )
         inner = _Blocks()
-        for index, part in enumerate([] if isinstance(content, str) else content or []):
-            inner.read(f"{place}.content[{index}]", part, "user")
+        if not isinstance(content, str | None):
+            inner.read_all(f"{place}.content", content, "user")
         texts = [part["text"] for part in inner.parts if part["type"] == "text"]
         text = content if isinstance(content, str) else "\n".join(texts)
         call_id = _field(place, block, "tool_use_id")
@@ -213,6 +261,7 @@ class _Blocks:
 READERS: dict[str, tuple[str, Callable[[_Blocks, str, Block], None]]] = {
     "text": ("both", _Blocks.take_text),
     "image": ("user", _Blocks.take_image),
+    "document": ("user", _Blocks.take_document),
     "tool_result": ("user", _Blocks.take_result),
     "tool_use": ("assistant", _Blocks.take_call),
     "thinking": ("assistant", _Blocks.take_thinking),

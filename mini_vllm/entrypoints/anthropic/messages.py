@@ -28,12 +28,7 @@ from starlette.responses import Response
 from mini_vllm.entrypoints.anthropic.conversation import chat_of
 from mini_vllm.entrypoints.anthropic.errors import error_body
 from mini_vllm.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
-from mini_vllm.entrypoints.openai.chat import (
-    ChatAnswer,
-    prepare_chat,
-    prompt_of,
-    take_request_images,
-)
+from mini_vllm.entrypoints.openai.chat import ChatAnswer, input_tokens_of, prepare_chat
 from mini_vllm.entrypoints.openai.errors import as_api_error, json_response
 from mini_vllm.entrypoints.openai.response_items import Item
 from mini_vllm.entrypoints.openai.responses import Output
@@ -91,12 +86,7 @@ async def count_tokens(
     """
     state.check_model(request.model)
     chat = chat_of(request)
-    images = take_request_images(state, chat)
-    token_ids = await prompt_of(state, chat)
-    if images:  # as many tokens as the engine will make of them
-        prompt: Any = {"prompt_token_ids": token_ids, "multi_modal_data": {"image": images}}
-        token_ids, _ = await state.engine.preprocess(prompt)
-    number = len(token_ids)
+    number = len(await input_tokens_of(state, chat))
     return json_response(
         {"input_tokens": number, "context_management": {"original_input_tokens": number}}
     )

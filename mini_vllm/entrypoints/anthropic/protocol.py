@@ -9,9 +9,16 @@ from typing import Any
 
 from pydantic import Field
 
-from mini_vllm.entrypoints.openai.protocol import Lenient, Many
+from mini_vllm.entrypoints.openai.protocol import NOTHING, Lenient, Many
 
 Block = dict[str, Any]
+REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "mcp_servers": ("offer their tools as tools, and call them yourself", NOTHING),
+    "container": ("run code yourself, and send what it prints", NOTHING),
+    "output_format": ("send output_config={'format': ...}", NOTHING),
+    "compaction": ("send fewer messages", NOTHING),
+}
+"""Anthropic's fields that would change the answer, and that this server has nothing for."""
 
 
 class CountTokensRequest(Lenient):
@@ -21,6 +28,7 @@ class CountTokensRequest(Lenient):
     tools: Many[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

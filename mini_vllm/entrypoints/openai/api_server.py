@@ -14,9 +14,9 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ValidationError
@@ -41,6 +41,7 @@ from mini_vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    InputTokensRequest,
     LoadLoRARequest,
     ResponsesRequest,
     TokenizeRequest,
@@ -48,8 +49,10 @@ from mini_vllm.entrypoints.openai.protocol import (
 )
 from mini_vllm.entrypoints.openai.responses import (
     cancel_response,
+    count_input_tokens,
     create_response,
     delete_response,
+    list_input_items,
     retrieve_response,
 )
 from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
@@ -163,6 +166,7 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
     add("/v1/completions", CompletionRequest, create_completion)
     add("/v1/chat/completions", ChatCompletionRequest, create_chat_completion)
     add("/v1/responses", ResponsesRequest, create_response)
+    add("/v1/responses/input_tokens", InputTokensRequest, count_input_tokens)
     add("/v1/messages", MessagesRequest, create_messages)
     add("/v1/messages/count_tokens", CountTokensRequest, count_tokens)
     add("/tokenize", TokenizeRequest, create_tokenize)
@@ -229,8 +233,17 @@ def _add_answers(app: FastAPI, state: ServerState) -> None:
             return json_response(tokenizer_info(state))
 
     @app.get("/v1/responses/{response_id}")
-    async def response(response_id: str) -> Response:
-        return await retrieve_response(state, response_id)
+    async def response(response_id: str, stream: bool = False) -> Response:
+        return await retrieve_response(state, response_id, stream)
+
+    @app.get("/v1/responses/{response_id}/input_items")
+    async def before(
+        response_id: str,
+        after: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> Response:
+        return await list_input_items(state, response_id, after, limit, order)
 
     @app.delete("/v1/responses/{response_id}")
     async def no_response(response_id: str) -> Response:

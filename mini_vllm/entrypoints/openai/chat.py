@@ -175,6 +175,20 @@ def take_request_images(
     return images
 
 
+async def input_tokens_of(
+    state: ServerState, request: ChatCompletionRequest | TokenizeRequest
+) -> list[int]:
+    """A conversation as token ids, with those that the engine will make of its pictures."""
+    images = take_request_images(state, request)
+    token_ids = await prompt_of(state, request)
+    if images:
+        prompt: dict[str, Any] = {"prompt_token_ids": token_ids}
+        prompt |= {"multi_modal_data": {"image": images}}
+        prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
+        token_ids, _ = await state.engine.preprocess(prompt)
+    return token_ids
+
+
 def _num_output_tokens(state: ServerState, request: ChatCompletionRequest) -> int:
     """What ``max_completion_tokens``, or the older ``max_tokens``, asks for; 0: neither does."""
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"

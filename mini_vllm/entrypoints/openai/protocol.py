@@ -45,13 +45,24 @@ SAME_NAME = (
 """Fields that are called as in :class:`~mini_vllm.sampling_params.SamplingParams`."""
 
 
-REFUSED = {
-    "prompt_embeds": "send text or token ids",
-    "functions": "send tools",
-    "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
-    "logits_processors": "start the server with --logits-processors",
+NOTHING: tuple[Any, ...] = (None, False, "", [], {})
+"""What a field says that asks for nothing."""
+REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "prompt_embeds": ("send text or token ids", NOTHING),
+    "functions": ("send tools", NOTHING),
+    "function_call": ("send tools and tool_choice", (*NOTHING, "auto", "none")),
+    "media_io_kwargs": ("resize with mm_processor_kwargs, or before you send", NOTHING),
+    "logits_processors": ("start the server with --logits-processors", NOTHING),
+    "audio": ("answers are text; leave it out", NOTHING),
+    "modalities": ("answers are text; leave it out", (*NOTHING, ["text"])),
+    "verbosity": ("say in a message how long an answer should be", (*NOTHING, "medium")),
+    "web_search_options": ("put what was found into a message", (None, False)),
+    "moderation": ("ask a model of your own, before and behind", NOTHING),
+    "context_management": ("send fewer items", NOTHING),
+    "personality": ("say in instructions how to speak", NOTHING),
 }
-"""Fields of vLLM's that would change the answer, and that this server has nothing for."""
+"""Fields of vLLM's and OpenAI's that would change the answer, and that this server has nothing for:
+what to do instead, and values that ask for nothing."""
 FORMER_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object")
 """What vLLM took as `guided_json` and so on, before 0.12. Clients that talk to old servers, too,
 send them beside the newer form, which counts. Alone they are refused: the answer would be free."""
@@ -62,6 +73,12 @@ NOT_FOR_BEAMS = (
     "vllm_xargs",
 )  # fmt: skip
 """Fields that would change an answer, and that a search of beams does not look at."""
+Includable = Literal[
+    "message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results",
+    "web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs",
+    "message.input_image.image_url", "computer_call_output.output.image_url",
+]  # fmt: skip
+"""What `include` of a response may name. Only the logprobs are something that this server has."""
 INT64 = 2**63
 T = TypeVar("T")
 
@@ -96,6 +113,13 @@ def count_values(value: Any, most: int) -> int:
 
 class Lenient(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+def refuse_fields(request: Lenient, refused: Mapping[str, tuple[str, tuple[Any, ...]]]) -> None:
+    """Raises APIError for the first field that asks for what is not here."""
+    for name, (instead, neutral) in refused.items():
+        if (request.model_extra or {}).get(name) not in neutral:
+            raise APIError(f"{name} is not supported; {instead}", param=name)
 
 
 class StreamOptions(Lenient):
@@ -249,9 +273,7 @@ class GenerationRequest(_Numbers):
         """Raises APIError for fields that do not go together, that ask for what is not here, or
         that are longer than any request needs."""
         self._check_sizes(vocab_size)
-        for name, instead in REFUSED.items():
-            if (self.model_extra or {}).get(name):
-                raise APIError(f"{name} is not supported; {instead}", param=name)
+        refuse_fields(self, REFUSED)
         best_of, n = (self.model_extra or {}).get("best_of"), self.n or 1
         if best_of not in (None, n):
             raise APIError(
@@ -389,16 +411,16 @@ class ChatCompletionRequest(GenerationRequest):
         return is_call or super().has_form
 
 
-class ResponsesRequest(GenerationRequest):
-    """OpenAI's newer interface: text, and calls of the client's functions."""
+class InputTokensRequest(GenerationRequest):
+    """What a response says of its prompt, and the rest of it, which does not count."""
 
-    input: str | Many[dict[str, Any]]
+    input: str | Many[dict[str, Any]] | None = None
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    include: Many[str] | None = None
+    include: Many[Includable] | None = None
     truncation: Literal["auto", "disabled"] | None = "disabled"
     metadata: dict[str, Any] | None = None
     user: str | None = None
@@ -436,6 +458,12 @@ class ResponsesRequest(GenerationRequest):
         if form.get("schema") is None:
             raise APIError("text.format has type json_schema but no schema; add it", param="text")
         return {"type": "json_schema", "json_schema": form}
+
+
+class ResponsesRequest(InputTokensRequest):
+    """OpenAI's newer interface: text, and calls of the client's functions."""
+
+    input: str | Many[dict[str, Any]]
 
 
 class TokenizeRequest(Lenient):

@@ -12,21 +12,24 @@ Source: vllm/entrypoints/openai/responses/utils.py#L79-L121 (construct_input_mes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.protocol import (
+    REFUSED,
     ChatCompletionRequest,
     GenerationRequest,
-    ResponsesRequest,
+    InputTokensRequest,
 )
+from mini_vllm.entrypoints.openai.response_store import ResponseStore
+from mini_vllm.entrypoints.openai.tools import keep_allowed
 from mini_vllm.errors import show
 
 Item = dict[str, Any]
 
 
-def chat_of(request: ResponsesRequest, items: Sequence[Item]) -> ChatCompletionRequest:
+def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletionRequest:
     """The same wish as a conversation.
 
     Args:
@@ -38,6 +41,18 @@ def chat_of(request: ResponsesRequest, items: Sequence[Item]) -> ChatCompletionR
     for name in ("conversation", "background", "prompt", "use_beam_search"):
         if getattr(request, name):
             raise APIError(f"{name} is not supported here; use /v1/chat/completions", param=name)
+    verbosity = (request.text or {}).get("verbosity")
+    if verbosity not in (None, "medium"):
+        raise APIError(
+            f"text.verbosity is {show(verbosity)}; {REFUSED['verbosity'][0]}", 400, "text"
+        )
+    includes_logprobs = "message.output_text.logprobs" in (request.include or ())
+    if request.top_logprobs and not includes_logprobs:
+        raise APIError(
+            f"top_logprobs is {request.top_logprobs} but include has no "
+            "'message.output_text.logprobs'; add it",
+            param="top_logprobs",
+        )
     form = request.form()
     if form is not None and request.structured_outputs:
         raise APIError(
@@ -48,9 +63,8 @@ def chat_of(request: ResponsesRequest, items: Sequence[Item]) -> ChatCompletionR
     if request.instructions:
         messages.insert(0, {"role": "system", "content": request.instructions})
     tools, choice = tools_of(request.tools or [], request.tool_choice)
-    includes_logprobs = "message.output_text.logprobs" in (request.include or ())
     shared = {name: getattr(request, name) for name in GenerationRequest.model_fields}
-    return ChatCompletionRequest(
+    chat = ChatCompletionRequest(
         **shared
         | {
             "messages": messages,
@@ -68,28 +82,32 @@ def chat_of(request: ResponsesRequest, items: Sequence[Item]) -> ChatCompletionR
             "parallel_tool_calls": request.parallel_tool_calls,
         }
     )
+    keep_allowed(chat)
+    return chat
 
 
 # ---------------------------------------------------------------------- items
 
 
-def input_items(request: ResponsesRequest, known: Mapping[str, Item]) -> list[Item]:
-    """What the request brings, as items.
+def input_items(request: InputTokensRequest, store: ResponseStore) -> list[Item]:
+    """The conversation that the request goes on with, and what it brings, as items.
 
     Args:
-        known: items of responses that are kept, by id: a reference stands for one of them.
+        store: responses that are kept: a reference stands for an item of one of them.
 
     Raises:
         APIError: for an empty input, or a reference that leads nowhere.
     """
+    items: list[Item] = []
+    if request.previous_response_id is not None:
+        items += store.get(request.previous_response_id, "previous_response_id").items
     if isinstance(request.input, str):
-        return [{"type": "message", "role": "user", "content": request.input}]
-    if not request.input:
+        return [*items, {"type": "message", "role": "user", "content": request.input}]
+    if not request.input and (request.input is not None or not items):
         raise APIError("input is empty; it must have at least 1 message", param="input")
-    items = []
-    for index, item in enumerate(request.input):
+    for index, item in enumerate(request.input or []):
         if item.get("type") == "item_reference":
-            found = known.get(str(item.get("id")))
+            found = store.items.get(str(item.get("id")))
             if found is None:
                 raise APIError(
                     f"input[{index}] refers to the item {show(item.get('id'))}, which is not kept "
@@ -99,6 +117,17 @@ def input_items(request: ResponsesRequest, known: Mapping[str, Item]) -> list[It
             item = found
         items.append(item)
     return items
+
+
+def as_listed(index: int, item: Item) -> Item:
+    """An item of a conversation as the list of a response's input has it: with an id, and a message
+    in parts."""
+    kind = item.get("type") or "message"
+    listed: Item = {"id": f"item_{index}", "status": "completed"} | item | {"type": kind}
+    if isinstance(item.get("content"), str):
+        part = "output_text" if item.get("role") == "assistant" else "input_text"
+        listed["content"] = [{"type": part, "text": item["content"]}]
+    return listed
 
 
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -179,21 +208,14 @@ def _text(index: int, item: Item, name: str) -> str:
 
 
 def tools_of(tools: Sequence[Item], choice: Any) -> tuple[list[dict[str, Any]], Any]:
-    """Tools and choice as a chat has them: there a function lies one level deeper.
-
-    Of "allowed_tools" the others are left out.
-    """
+    """Tools and choice as a chat has them: there a function lies one level deeper."""
     plain = [_tool(index, tool) for index, tool in enumerate(tools)]
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("tools")
         names = [_name(one) for one in allowed] if isinstance(allowed, list) else []
-        plain = [tool for tool in plain if tool["function"]["name"] in names]
-        if not plain or None in names:
-            raise APIError(
-                f"tool_choice.tools is {show(allowed)}; it must name functions of tools",
-                param="tool_choice",
-            )
-        choice = choice.get("mode", "auto")
+        deeper = [{"type": "function", "function": {"name": name}} for name in names]
+        allowed_tools = {"mode": choice.get("mode", "auto"), "tools": deeper}
+        choice = {"type": "allowed_tools", "allowed_tools": allowed_tools}
     elif isinstance(choice, dict):
         if choice.get("type") != "function" or _name(choice) is None:
             raise APIError(

@@ -22,16 +22,26 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
-from mini_vllm.entrypoints.openai.chat import ChatAnswer, chat_logprobs, prepare_chat
+from mini_vllm.entrypoints.openai.chat import (
+    ChatAnswer,
+    chat_logprobs,
+    input_tokens_of,
+    prepare_chat,
+)
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
-from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
+from mini_vllm.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    InputTokensRequest,
+    ResponsesRequest,
+)
 from mini_vllm.entrypoints.openai.reasoning_parser import count_reasoning_tokens
 from mini_vllm.entrypoints.openai.required_tools import AnswerParser, TextParser
-from mini_vllm.entrypoints.openai.response_items import Item, chat_of, input_items
+from mini_vllm.entrypoints.openai.response_items import Item, as_listed, chat_of, input_items
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import ServerState, check_max_tokens, request_id
 from mini_vllm.entrypoints.openai.tool_parser import ToolCall
 from mini_vllm.entrypoints.openai.tools import check_tools
+from mini_vllm.errors import show
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -44,10 +54,7 @@ async def create_response(
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
     check_max_tokens(state, "max_output_tokens", request.max_output_tokens)
-    items = input_items(request, state.responses.items)
-    if request.previous_response_id is not None:
-        before = state.responses.get(request.previous_response_id, "previous_response_id")
-        items = before.items + items
+    items = input_items(request, state.responses)
     chat = chat_of(request, items)
     if chat.tools and chat.tool_choice in (None, "auto") and not state.can_choose_tools:
         chat.tool_choice = "none"  # as vLLM: the model is shown the tools, and its answer is text
@@ -69,9 +76,44 @@ async def create_response(
         state.close([stream])
 
 
-async def retrieve_response(state: ServerState, response_id: str) -> Response:
+async def count_input_tokens(
+    state: ServerState, request: InputTokensRequest, headers: Headers
+) -> Response:
+    """``POST /v1/responses/input_tokens``: how long the prompt of a response would be."""
+    state.check_model(request.model)
+    request.check_fields(state.engine.limits.vocab_size)
+    chat = chat_of(request, input_items(request, state.responses))
+    number = len(await input_tokens_of(state, chat))
+    return json_response({"object": "response.input_tokens", "input_tokens": number})
+
+
+async def retrieve_response(state: ServerState, response_id: str, stream: bool) -> Response:
     """``GET /v1/responses/{id}``."""
-    return json_response(state.responses.get(response_id).body)
+    body = state.responses.get(response_id).body
+    if stream:
+        raise APIError(
+            "stream is true, and the response has ended; leave it out to get the whole",
+            param="stream",
+        )
+    return json_response(body)
+
+
+async def list_input_items(
+    state: ServerState, response_id: str, after: str | None, limit: int, order: str
+) -> Response:
+    """``GET /v1/responses/{id}/input_items``: the conversation before a response, by pages."""
+    kept = state.responses.get(response_id)
+    items = [as_listed(*pair) for pair in enumerate(kept.items[: kept.num_input])]
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        places = [place for place, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise APIError(f"after is {show(after)}; it must be the id of an item", param="after")
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+    return json_response({"object": "list", "data": page, "has_more": len(items) > limit, **ends})
 
 
 async def delete_response(state: ServerState, response_id: str) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from mini_vllm.entrypoints.openai.chat import prompt_of, take_request_images
+from mini_vllm.entrypoints.openai.chat import input_tokens_of
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
 from mini_vllm.entrypoints.openai.state import ServerState, check_text
@@ -23,13 +23,7 @@ async def create_tokenize(
     state.check_model(request.model)
     tokenizer = _tokenizer(state)
     if request.messages is not None:
-        images = take_request_images(state, request)
-        tokens = await prompt_of(state, request)
-        if images:  # as many tokens as the engine will make of them
-            prompt: dict[str, Any] = {"prompt_token_ids": tokens}
-            prompt |= {"multi_modal_data": {"image": images}}
-            prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
-            tokens, _ = await state.engine.preprocess(prompt)
+        tokens = await input_tokens_of(state, request)
     elif request.prompt is not None:
         check_text(state, request.prompt)
         tokens = await asyncio.to_thread(

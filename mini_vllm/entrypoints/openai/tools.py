@@ -14,7 +14,12 @@ MOST_TOOLS = 1024
 
 
 def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
-    """Raises APIError for tools that cannot be chosen from, and choices without tools."""
+    """Leave the allowed tools only, if the choice names some.
+
+    Raises:
+        APIError: for tools that cannot be chosen from, and choices without tools.
+    """
+    keep_allowed(request)
     tools, choice = request.tools, request.tool_choice
     if tools is not None and not tools:
         raise APIError("tools is empty; name at least one or leave it out", param="tools")
@@ -31,11 +36,7 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
             "the conversation may need",
             param="tools",
         )
-    names = [_function_name(tool) for tool in tools]
-    if None in names:
-        raise APIError("tools holds one without function.name; add it", param="tools")
-    for tool, name in zip(tools, names, strict=True):
-        _check_tool(tool, name)
+    names = [_check_tool(index, tool) for index, tool in enumerate(tools)]
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise APIError(f"tools has two named {twice!r}; give each a name of its own", 400, "tools")
@@ -43,7 +44,7 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
         wanted = _function_name(choice)
         if wanted not in names:
             raise APIError(
-                f"tool_choice names {show(wanted)}; the tools are {show(names)}",
+                f"tool_choice names {show(wanted or choice)}; the tools are {show(names)}",
                 param="tool_choice",
             )
     elif choice not in (None, "none", "auto", "required"):
@@ -59,11 +60,32 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
         )
 
 
-def _check_tool(tool: dict[str, Any], name: str | None) -> None:
+def keep_allowed(request: ChatCompletionRequest) -> None:
+    """Of "allowed_tools" the others are left out: a model does not call what it is not shown."""
+    choice = request.tool_choice
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return
+    given: Any = choice.get("allowed_tools")
+    allowed = given.get("tools") if isinstance(given, dict) else None
+    wanted = [_function_name(one) for one in allowed] if isinstance(allowed, list) else []
+    kept = [tool for tool in request.tools or [] if _function_name(tool) in wanted]
+    if not kept or None in wanted:
+        raise APIError(
+            f"tool_choice allows {show(allowed)}; it must name functions of tools",
+            param="tool_choice",
+        )
+    request.tools, request.tool_choice = kept, given.get("mode", "auto")
+
+
+def _check_tool(index: int, tool: dict[str, Any]) -> str:
+    """The name of a tool that may be offered."""
     if (kind := tool.get("type", "function")) != "function":
         raise APIError(
-            f"tool {show(name)} has type {show(kind)}; it must be 'function'", param="tools"
+            f"tools[{index}] has type {show(kind)}; it must be 'function'", param="tools"
         )
+    name = _function_name(tool)
+    if name is None:
+        raise APIError(f"tools[{index}] has no function.name; add it", param="tools")
     parameters = tool["function"].get("parameters")
     if not isinstance(parameters, dict | None):
         raise APIError(
@@ -71,9 +93,10 @@ def _check_tool(tool: dict[str, Any], name: str | None) -> None:
             "object; leave them out for none",
             param="tools",
         )
+    return name
 
 
-def _function_name(tool: dict[str, Any]) -> str | None:
-    function = tool.get("function")
+def _function_name(tool: Any) -> str | None:
+    function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None

@@ -56,6 +56,21 @@ def client(server: Server) -> openai.OpenAI:
 # ---------------------------------------------------------------------- chats
 
 
+def test_of_allowed_tools_the_others_are_left_out(server: Server) -> None:
+    tools = [*IN_CHAT, {"type": "function", "function": {"name": "clock"}}]
+    ask = {"messages": [{"role": "user", "content": "Rain?"}], "max_tokens": 90, "temperature": 0}
+    allowed: Any = {"mode": "required", "tools": tools[1:]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    answer = server.post("/v1/chat/completions", tools=tools, tool_choice=choice, **ask).json()
+    assert {c["function"]["name"] for c in answer["choices"][0]["message"]["tool_calls"]} == {
+        "clock"
+    }
+    for wrong in ({"tools": []}, {"tools": [{"name": "clock"}]}, {}, {"tools": 3}):
+        choice["allowed_tools"] = wrong
+        answer = server.post("/v1/chat/completions", tools=tools, tool_choice=choice, **ask)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_chat_tells_whole_and_streamed_the_same(client: openai.OpenAI, text: str) -> None:
     ask: Any = {
@@ -204,6 +219,46 @@ def test_a_response_is_kept_until_it_is_deleted(client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError) as caught:
             client.responses.create(previous_response_id=response_id, **ask)
         assert caught.value.param == "previous_response_id"
+
+
+def test_the_input_of_a_response_by_pages(client: openai.OpenAI, server: Server) -> None:
+    ask = ASK | {"tools": [], "max_output_tokens": 5}
+    first = client.responses.create(**ask)
+    again = client.responses.create(**ask | {"previous_response_id": first.id, "input": "And?"})
+    told = [first.output[0].id, "item_0", "item_2"]
+    for order, ids in (
+        ("asc", ["item_0", told[0], "item_2"]),
+        ("desc", ["item_2", told[0], "item_0"]),
+    ):
+        for limit in (1, 2, 3):
+            page = client.responses.input_items.list(again.id, order=order, limit=limit)  # type: ignore[arg-type]
+            assert len(page.data) == limit and page.has_more is (limit < 3)
+            assert [item.id for item in page] == ids  # goes on from page to page
+    newest = client.responses.input_items.list(again.id).data[0].to_dict()
+    assert newest == {
+        "id": "item_2", "type": "message", "role": "user", "status": "completed",
+        "content": [{"type": "input_text", "text": "And?"}],
+    }  # fmt: skip
+    path = f"/v1/responses/{again.id}"
+    for query, param in (("after=x", "after"), ("limit=0", "limit"), ("order=up", "order")):
+        answer = server.client.get(f"{path}/input_items?{query}")
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+    assert server.client.get("/v1/responses/x/input_items").status_code == 404
+    assert "has ended" in server.client.get(f"{path}?stream=true").json()["error"]["message"]
+
+
+def test_tokens_of_a_response_are_counted_without_it(client: openai.OpenAI, server: Server) -> None:
+    first = client.responses.create(**ASK)
+    for more in ({}, {"instructions": "Be brief."}, {"previous_response_id": first.id}):
+        ask = {key: ASK[key] for key in ("input", "tools")} | more
+        answer = client.responses.create(**ASK | more)
+        counted = server.post("/v1/responses/input_tokens", **ask).json()
+        assert counted == {
+            "object": "response.input_tokens",
+            "input_tokens": answer.usage.input_tokens,  # type: ignore[union-attr]
+        }
+    whole = server.post("/v1/responses/input_tokens", previous_response_id=first.id).json()
+    assert whole["input_tokens"] > first.usage.input_tokens  # type: ignore[union-attr]
 
 
 def test_without_a_parser_the_model_is_shown_the_tools_and_writes_text(server: Server) -> None:

@@ -67,6 +67,7 @@ def is_read(given: dict[str, Any]) -> str:
         "": lambda data: base64.b64encode(data).decode(),
         "lines": lambda data: base64.encodebytes(data).decode(),
         "no padding": lambda data: base64.b64encode(data + b"\0").decode().rstrip("="),
+        "for URLs": lambda data: base64.urlsafe_b64encode(data + b"\xfb\xff\xbf" * 2).decode(),
         "codes": lambda data: quote(base64.b64encode(data).decode(), safe=""),
     }[given["change"]](file.getvalue())
     try:
