@@ -182,7 +182,7 @@ def row(one: Measured[Settings]) -> str:
 def verdict(best: Settings | None, last: Measured[Settings], tried: int) -> str:
     """The answer, also where it is none."""
     if best is not None:
-        return f"best of {tried}: {best.words()}: {last.strain:.0%} of the promise are used up"
+        return f"best of {tried}: {best.words()}: {last.strain:.0%} of the promise is used up"
     return (
         f"none: no configuration of {tried} holds the promise. The nearest, {last.config.words()}, "
         f"takes {last.ttft_p99:.3f} s and {1e3 * last.tpot_p50:.2f} ms; promise less, or let fewer "

@@ -42,8 +42,8 @@ NARROWEST = 0.002
 """Share of a graph's width below which a frame is left out."""
 COUNTER = "labkit/inside/cost.py:"
 """Frames of what counts operations: time in them belongs to what is counted."""
-ENOUGH = 0.5
-"""Seconds of processor time for which a script is looked at: 250 looks."""
+ENOUGH = 1.0
+"""Seconds of processor time for which a run is looked at: 500 looks."""
 
 
 # ---------------------------------------------------------------- looking
@@ -67,6 +67,16 @@ def sampled(found: Counter[tuple[str, ...]]) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def seen_enough(run: Callable[[], object]) -> Counter[tuple[str, ...]]:
+    """The stacks of a run, in seconds: it runs again and again until enough was seen."""
+    found: Counter[tuple[str, ...]] = Counter()
+    end = time.process_time() + ENOUGH
+    with sampled(found):  # one timer for all runs: a single one may be over before it rings
+        while time.process_time() < end:
+            run()
+    return found
 
 
 def stack_of(frame: FrameType | None) -> tuple[str, ...]:
@@ -107,8 +117,8 @@ def device_stacks(events: Sequence[Any]) -> dict[tuple[str, ...], float]:
 
 
 def profile_engine(tokens: int) -> tuple[Stacks, Stacks]:
-    """The bundled model answers four prompts, twice: once for each graph, so that neither profiler
-    sees the other."""
+    """The bundled model answers four prompts, for each graph anew: neither profiler sees the
+    other."""
     from torch.profiler import profile
 
     from mini_vllm import LLM, SamplingParams
@@ -120,9 +130,7 @@ def profile_engine(tokens: int) -> tuple[Stacks, Stacks]:
         llm.generate(list(PROMPTS), params, use_tqdm=False)
 
     run()  # compiles, and fills caches
-    host: Counter[tuple[str, ...]] = Counter()
-    with sampled(host):
-        run()
+    host = seen_enough(run)
     with profile() as recording:
         run()
     llm.shutdown()
@@ -138,14 +146,14 @@ def profile_script(file: Path) -> Counter[tuple[str, ...]]:
     Raises:
         OSError: the script cannot be read. Whatever the script raises goes on, too.
     """
-    found: Counter[tuple[str, ...]] = Counter()
     path = str(file.resolve())
-    with redirect_stdout(StringIO()):
+
+    def run() -> None:
         runpy.run_path(path, run_name="__main__")
-        end = time.process_time() + ENOUGH
-        with sampled(found):  # one timer for all runs: a single one may be over before it rings
-            while time.process_time() < end:
-                runpy.run_path(path, run_name="__main__")
+
+    with redirect_stdout(StringIO()):
+        run()
+        found = seen_enough(run)
     return own_frames(found, f"{place(path)}:")
 
 

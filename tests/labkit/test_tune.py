@@ -12,7 +12,7 @@ def test_the_arena_finds_settings_that_beat_the_default(capsys: pytest.CaptureFi
     """The same numbers everywhere, and every measurement is printed."""
     assert tune.main(["--arena", "--requests", "100"]) == 0
     said = capsys.readouterr().out
-    assert "best of 11: max_num_batched_tokens=" in said and "of the promise are used up" in said
+    assert "best of 11: max_num_batched_tokens=" in said and "of the promise is used up" in said
     lines = [line.split() for line in said.splitlines() if line.endswith("%")]
     assert [int(line[0]) for line in lines] == [12] * 11 + [24] * 6 + [48] * 3 + [96] * 2 + [100]
     assert "beside the default, 4 pairs in turns: 0." in said and said.rstrip().endswith("less")

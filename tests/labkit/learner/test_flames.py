@@ -38,6 +38,14 @@ def test_the_function_that_works_is_seen_below_its_caller() -> None:
     assert above == "tests/labkit/learner/test_flames.py:calls_spin"
 
 
+@pytest.mark.serial
+def test_a_short_run_goes_again_until_enough_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flames, "ENOUGH", 0.2)
+    runs: list[None] = []
+    found = flames.seen_enough(lambda: (runs.append(None), spin(0.02)))
+    assert len(runs) > 5 and sum(found.values()) > 0.1
+
+
 def event(name: str, seconds: float, parent: object = None, kernels: tuple[object, ...] = ()):  # type: ignore[no-untyped-def]
     return SimpleNamespace(
         name=name, self_cpu_time_total=seconds * 1e6, cpu_parent=parent, kernels=kernels

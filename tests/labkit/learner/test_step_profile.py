@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from labkit.course.root import ROOT
 from labkit.learner import step_profile
-from mini_vllm.observability.bottleneck import StepProfile, read_stacks, read_step_profile
+from mini_vllm.observability.bottleneck import (
+    StepProfile,
+    read_stacks,
+    read_step_profile,
+    which_to_mend,
+)
 from mini_vllm.observability.roofline import Machine
 
 
@@ -31,3 +37,12 @@ def test_calls_are_timed_and_the_method_comes_back() -> None:
     with step_profile.timed(model, "forward", spent):
         assert model.forward() == 7
     assert spent[0] == 0.0 < spent[1] and "forward" not in vars(model)
+
+
+def test_the_recording_of_phase_19_names_what_the_engine_has() -> None:
+    """Of the functions with the most time of their own: a learner looks them up."""
+    recorded = ROOT / "phases" / "19-performance-engineer" / "profiles" / "cpu-stacks.txt"
+    for one in which_to_mend(read_stacks(recorded))[:5]:
+        file, _, name = one.name.partition(":")
+        if file.startswith("mini_vllm/"):
+            assert f"def {name.rpartition('.')[2]}(" in (ROOT / file).read_text("utf-8"), one.name
