@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mini_vllm.engine.chat_turns import render_turns
@@ -61,11 +63,9 @@ def render_chat(
         raise ValueError(f"tools is {show(tools)}; it must be a list of mappings, one a tool")
     if template is None and tools is None:  # only the tokenizer may have one that knows of tools
         template = getattr(tokenizer, "processor_chat_template", None)
-    plain = [_plain(index, message) for index, message in enumerate(messages)]
-    in_parts = False
 
     def render(turns: Sequence[Mapping[str, Any]], opens_a_turn: bool) -> str:
-        turns = list(map(_in_parts, turns)) if in_parts else turns
+        turns = [_in_form(turn, wanted) for turn in turns]
         text: str = tokenizer.apply_chat_template(
             turns,
             chat_template=template,
@@ -77,7 +77,8 @@ def render_chat(
         return text
 
     try:
-        in_parts = wants_parts(tokenizer, template, tools)
+        wanted = form_of(tokenizer, template, tools, any(m.get("tool_calls") for m in messages))
+        plain = [_plain(index, message, wanted) for index, message in enumerate(messages)]
         if any(message["role"] == "developer" for message in plain):
             plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
         return render_turns(render, plain, add_generation_prompt, continue_final_message)
@@ -99,40 +100,63 @@ def render_chat(
 
 PROBE = "what a template makes of this content"
 MOST_PROBED = 64
-_probed: dict[str, bool] = {}
+_probed: dict[tuple[str, bool], Form] = {}
 
 
-def wants_parts(tokenizer: Any, template: str | None, tools: Any = None) -> bool:
-    """Whether a template writes contents that are lists of parts, and no texts: it loops over them.
-    A text would be looped over letter by letter, and nothing of it be written.
+@dataclass(frozen=True)
+class Form:
+    """What a template takes messages for; the defaults are those of most."""
+
+    parts: bool = False
+    """A content is a list of parts. A text would be looped over letter by letter."""
+    text_arguments: bool = False
+    """Arguments of calls are JSON in a text, put together with others."""
+
+
+def form_of(tokenizer: Any, template: str | None, tools: Any, has_calls: bool) -> Form:
+    """The form that a template writes. It is found out by asking it to write messages of each, once
+    a template; one that writes none gets what most get.
 
     Source: vllm/renderers/hf.py#L432-L450 (_detect_content_format) @ v0.22.1, which reads the
-    template's syntax.
+    template's syntax, and knows nothing of calls.
     """
     find = getattr(tokenizer, "get_chat_template", None)
     if find is None:  # it has its own way
-        return False
+        return Form()
     template = str(find(template, tools))
-    if template not in _probed:
+    if (template, has_calls) not in _probed:
         if len(_probed) >= MOST_PROBED:
             _probed.clear()
-
-        def writes(content: Any) -> bool:
-            turns = [{"role": "user", "content": content}]
-            try:
-                text = tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False)
-            except Exception:  # a template is a program, and may fail in any way
-                return False
-            return PROBE in text
-
-        parts = [{"type": "text", "text": PROBE}]
-        _probed[template] = not writes(PROBE) and writes(parts)
-    return _probed[template]
+        ask = partial(_writes, tokenizer, template, tools)
+        form = next(filter(ask, (Form(), Form(parts=True))), Form())
+        forms = (form, replace(form, text_arguments=True)) if has_calls else ()
+        _probed[template, has_calls] = next(filter(partial(ask, has_calls=True), forms), form)
+    return _probed[template, has_calls]
 
 
-def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _writes(tokenizer: Any, template: str, tools: Any, form: Form, has_calls: bool = False) -> bool:
+    """Whether it writes contents, and calls with arguments, of this form."""
+    turns: list[dict[str, Any]] = [{"role": "user", "content": PROBE}]
+    if has_calls:
+        function = {"name": "f", "arguments": {"a": PROBE}}
+        calls = [{"type": "function", "id": "123456789", "function": function}]
+        turns.append({"role": "assistant", "tool_calls": calls})
+    for first in ([], [{"role": "system", "content": "x"}]):  # some ask for a system message
+        plain = [_in_form(_plain(0, turn, form), form) for turn in [*first, *turns]]
+        try:
+            text = tokenizer.apply_chat_template(
+                plain, chat_template=template, tools=tools, tokenize=False
+            )
+        except Exception:  # a template is a program, and may fail in any way
+            continue
+        if text.count(PROBE) >= len(turns):
+            return True
+    return False
+
+
+def _in_form(message: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
     text = message.get("content")
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not form.parts:
         return message
     return {**message, "content": [{"type": "text", "text": text}] if text else []}
 
@@ -147,7 +171,7 @@ def _known_roles(messages: list[dict[str, Any]], template: str) -> list[dict[str
     return [{"role": "system", "content": "\n\n".join(filter(None, orders))}, *others]
 
 
-def _plain(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(index: int, message: Mapping[str, Any], form: Form) -> dict[str, Any]:
     """A message whose content is text: templates that know strings only are the most common.
 
     Source: vllm/entrypoints/chat_utils.py#L1541-L1600 (_parse_chat_message_content_parts) @ v0.22.1
@@ -164,7 +188,7 @@ def _plain(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
         plain["reasoning"] = plain["reasoning_content"] = _reasoning(index, thought)
     calls = plain.pop("tool_calls", None)
     if calls:
-        plain["tool_calls"] = [_with_arguments(index, call) for call in calls]
+        plain["tool_calls"] = [_with_arguments(index, call, form.text_arguments) for call in calls]
     return plain
 
 
@@ -182,9 +206,11 @@ def _reasoning(index: int, thought: Any) -> str:
     return thought
 
 
-def _with_arguments(index: int, call: Any) -> dict[str, Any]:
+def _with_arguments(index: int, call: Any, as_text: bool) -> dict[str, Any]:
     """A call whose arguments are an object again: templates write them as JSON themselves. Some
     clients and models write JSON in a text, so a text in the text is read, too.
+
+    With `as_text` they are the client's text, or the JSON of what was read.
 
     Source: vllm/entrypoints/chat_utils.py#L1803-L1842 (_postprocess_messages) @ v0.22.1
     """
@@ -204,6 +230,10 @@ def _with_arguments(index: int, call: Any) -> dict[str, Any]:
         if arguments is not None:
             logger.warning("messages[%d].tool_calls: arguments are no object; left out", index)
         arguments = {}
+    if as_text:
+        given = function.get("arguments")
+        is_json = isinstance(given, str) and given.lstrip().startswith("{") and arguments
+        arguments = given if is_json else json.dumps(arguments, ensure_ascii=False)
     return {**call, "function": {**function, "arguments": arguments}}
 
 

@@ -265,7 +265,9 @@ class _Compiler:
         lengths = [key for key in ("minLength", "maxLength") if key in schema]
         form = None if schema.get("format") in REMARKS else schema.get("format")
         if form is not None and "pattern" in schema:
-            raise _not_together(place, "pattern", "format")
+            raise SchemaError(
+                place, "pattern and format cannot be enforced together; leave one of the two out"
+            )
         if form is not None:
             return self.formatted(form, low, high, place)
         if "pattern" in schema:

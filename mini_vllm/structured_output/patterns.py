@@ -229,10 +229,15 @@ _REFUSED = {
 }
 
 
+_BEGINS_A_NAME = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\(\?<(?=[A-Za-z_])", re.DOTALL)
+"""Where a named group begins in JavaScript; what is escaped or in a class is stepped over."""
+
+
 def parse_regex(pattern: str) -> Pattern:
     """Read a regular expression as Python's `re` does with `re.ASCII`.
 
-    Lazy repeats are the same as greedy ones: which texts match does not depend on it. Anchors are
+    A group may be named as in JavaScript, in which schemas write: `(?<year>[0-9]+)`. Lazy repeats
+    are the same as greedy ones: which texts match does not depend on it. Anchors are
     kept. What no finite automaton can follow is refused by name.
 
     Raises:
@@ -247,11 +252,15 @@ def parse_regex(pattern: str) -> Pattern:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sets that a later Python may read otherwise
-            tree = sre.parse(pattern, re.ASCII)
+            python = _BEGINS_A_NAME.sub(lambda found: found[1] or "(?P<", pattern)
+            tree = sre.parse(python, re.ASCII)
         if tree.state.flags & ~(re.ASCII | re.UNICODE):
             raise ValueError(_refusal(pattern, "flags; spell them out"))
         return _read(tree, pattern, last=True)
     except re.error as error:
+        if error.msg.lower() == "bad escape \\p":
+            what = "\\p, a class of Unicode; write its ranges out, such as [a-z\u00e0-\u00ff]"
+            raise ValueError(_refusal(pattern, what)) from None
         place = "" if error.pos is None else f" at position {error.pos}"
         raise ValueError(f"regex {_short(pattern)}: {error.msg}{place}") from None
     except (RecursionError, OverflowError):

@@ -82,6 +82,15 @@ def _is_type(value: Any) -> bool:
     return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
 
 
+def _allows_all_names(value: Any) -> bool:
+    """As zod writes it for every record: names are strings, which JSON says already."""
+    if not isinstance(value, dict):
+        return value is True
+    others = {key for key in value if key not in ANNOTATIONS} - {"type"}
+    types = value.get("type", "string")
+    return not others and "string" in ([types] if isinstance(types, str) else types)
+
+
 KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "$ref": (lambda v: isinstance(v, str), "a string"),
     "allOf": (lambda v: _is_list_of_schemas(v) and bool(v), "a list of schemas"),
@@ -116,6 +125,10 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a list of names",
     ),
     "additionalProperties": (_is_schema, "a schema"),
+    "propertyNames": (
+        _allows_all_names,
+        'true or {"type": "string"}, for no name can be forbidden; check the output yourself',
+    ),
     "minProperties": (_is_count, "a count"),
     "maxProperties": (_is_count, "a count"),
     "nullable": (lambda v: v is False, 'false; write null as a type: ["string", "null"]'),
@@ -229,6 +242,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = (
         "enum": lambda a, b: [value for value in a if json.dumps(value) in map(json.dumps, b)],
         "required": lambda a, b: a + [name for name in b if name not in a],
         "uniqueItems": lambda a, b: a or b,
+        "propertyNames": lambda a, b: a,  # both say nothing
     }
     | dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max)
     | dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min)

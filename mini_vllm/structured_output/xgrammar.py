@@ -243,6 +243,7 @@ _ENFORCED = {
     "null": set(),
 }
 _PLAIN = {"title", "description", "default", "examples", "$schema", "$defs", "definitions"}
+_PLAIN |= {"propertyNames"}  # that are read say nothing
 
 
 def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
