@@ -27,8 +27,6 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -56,17 +54,7 @@ init_none_hash(sha256)
 
 def make_scheduler(*, log_stats: bool = False, grammars: Any = None, **limits: Any) -> Any:
     """A scheduler of vLLM; `grammars` stands in for its StructuredOutputManager."""
-    config = TraceConfig(**(LIMITS | limits))
-    scheduler_block_size, hash_block_size = vllm_oracle.block_sizes(config)
-    return (AsyncScheduler if config.async_scheduling else Scheduler)(
-        vllm_oracle.make_config(config),  # type: ignore[arg-type]
-        vllm_oracle.make_cache(config),
-        grammars or vllm_oracle.no_grammars(),
-        block_size=scheduler_block_size,
-        hash_block_size=hash_block_size,
-        mm_registry=SimpleNamespace(supports_multimodal_inputs=lambda *args: False),  # type: ignore[arg-type]
-        log_stats=log_stats,
-    )
+    return vllm_oracle.make_scheduler(TraceConfig(**(LIMITS | limits)), grammars, log_stats)
 
 
 def make_request(

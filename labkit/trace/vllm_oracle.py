@@ -414,8 +414,12 @@ def block_sizes(config: TraceConfig) -> tuple[int, int]:
     return resolve_kv_cache_block_sizes(make_cache(config), make_config(config))
 
 
-def make_scheduler(config: TraceConfig) -> Any:
-    """vLLM's scheduler for such a cache, with everything optional switched off."""
+def make_scheduler(config: TraceConfig, grammars: Any = None, log_stats: bool = False) -> Any:
+    """vLLM's scheduler for such a cache, with everything switched off that is not asked for.
+
+    Args:
+        grammars: stands in for its StructuredOutputManager; None: one without grammars.
+    """
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -424,10 +428,11 @@ def make_scheduler(config: TraceConfig) -> Any:
     scheduler = (AsyncScheduler if config.async_scheduling else Scheduler)(
         make_config(config),
         make_cache(config),
-        no_grammars(),
+        grammars or no_grammars(),
         block_size=scheduler_block_size,
         hash_block_size=hash_block_size,
         mm_registry=no_images,
+        log_stats=log_stats,
     )
     if config.encoder_cache_size:  # what it would have got from a model that sees
         from vllm.v1.core.encoder_cache_manager import EncoderCacheManager

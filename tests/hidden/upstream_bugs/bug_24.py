@@ -1,14 +1,16 @@
 """disable_chunked_mm_input: no step ends inside a picture, also if its encoding is in the cache."""
 
-from labkit.maintain.rig import EncoderCacheManager, make_request, make_scheduler, picture, step
+from labkit.maintain.rig import make_request, make_scheduler, picture, step
 
 
 def begin(whole=True):
     scheduler = make_scheduler(
-        max_num_batched_tokens=32, enable_prefix_caching=False, disable_chunked_mm_input=whole
+        max_num_batched_tokens=32,
+        enable_prefix_caching=False,
+        disable_chunked_mm_input=whole,
+        encoder_cache_size=100,
+        max_num_encoder_input_tokens=100,
     )
-    scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=100)
-    scheduler.max_num_encoder_input_tokens = 100
     scheduler.add_request(
         make_request("a", 22, max_tokens=8, pictures=[picture("cat", 0, 20)], ignore_eos=True)
     )

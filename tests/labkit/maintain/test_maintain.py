@@ -357,6 +357,24 @@ def test_red_on_the_pin_green_with_our_fix(bug: Bug, bench) -> None:  # type: ig
     assert list(proof.faults(bench, bug)) == []
 
 
+RIG = """
+from labkit.maintain.rig import make_scheduler
+
+def test_a():
+    scheduler = make_scheduler(encoder_cache_size=9, max_num_encoder_input_tokens=7)
+    assert scheduler.encoder_cache_manager.cache_size == 9
+    assert scheduler.max_num_encoder_input_tokens == 7
+"""
+
+
+@runs_vllm
+@pytest.mark.upstream
+def test_the_rig_takes_the_limits_of_an_encoder_cache(bench, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "test_mine.py"
+    file.write_text(RIG)
+    assert bench.own_test(file, {}) == [Outcome("test_a", True, "")]
+
+
 @runs_vllm
 @pytest.mark.upstream
 def test_what_is_handed_in_sees_no_key_and_no_other_test(tmp_path: Path) -> None:
