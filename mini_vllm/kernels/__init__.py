@@ -5,10 +5,12 @@
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
     judging.py     how the kernel of `kernels/rejection.py` is launched
+    sampling.py    how the kernels of `kernels/sampling_kernels.py` are launched
     experts.py     how the kernel of `kernels/grouped_gemm.py` is launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     bitmask.py     the mask of structured output
     rejection.py   the judge of drafts
+    sampling_kernels.py  the plain sampler
     grouped_gemm.py  the products of experts
     cpu.cpp        what lies between products, and products of packed weights, for a CPU, in C++
     native.py      builds cpu.cpp where there is a compiler, and calls it
@@ -35,6 +37,9 @@ def can_launch(tensor: Tensor) -> bool:
 
     Not while `torch.compile` traces: it writes kernels of its own.
     """
-    if torch.compiler.is_compiling():
-        return False
-    return INTERPRETED or platform_of(tensor.device).launches_kernels
+    return not torch.compiler.is_compiling() and can_launch_on(tensor.device)
+
+
+def can_launch_on(device: torch.device) -> bool:
+    """Whether kernels can work on tensors of a device."""
+    return INTERPRETED or platform_of(device).launches_kernels

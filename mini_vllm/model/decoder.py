@@ -224,7 +224,10 @@ class ComposedForCausalLM(LlamaForCausalLM):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """See `LlamaForCausalLM.compute_logits`; scaled and bent as the table says."""
         parts = self.config.parts
-        logits = scaled(super().compute_logits(hidden), parts.logit_scale)
+        logits = super().compute_logits(hidden)
+        if parts.logit_scale == 1.0 and parts.logit_softcap is None:
+            return logits
+        logits = scaled(logits.float(), parts.logit_scale)
         if parts.logit_softcap is None:
             return logits
         return parts.logit_softcap * torch.tanh(logits / parts.logit_softcap)

@@ -131,7 +131,7 @@ class DecoderModel(Protocol):
         """
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Logits `[B, vocab_size]` in float32 of hidden states `[B, H]`."""
+        """Logits `[B, vocab_size]` of hidden states `[B, H]`; see `LlamaForCausalLM`."""
 
 
 def can_be_recorded(model: nn.Module) -> bool:

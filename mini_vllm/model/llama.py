@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.quantized import FORMATS
-from mini_vllm.kernels import native
+from mini_vllm.kernels import can_launch, native
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import FULL, IntermediateTensors, KVCacheSpec, LayerSpec
 from mini_vllm.model.layers import (
@@ -316,5 +316,9 @@ class LlamaForCausalLM(nn.Module):
         return self.model(input_ids, positions, kv_caches, metadata, **extra)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Logits `[B, vocab_size]` in float32 of the rows `[B, H]` that are to be sampled."""
-        return self.lm_head(hidden).float()
+        """Logits `[B, vocab_size]` of the rows `[B, H]` that are to be sampled.
+
+        In float32; where kernels run in the dtype of the head, which the sampler reads as it is.
+        """
+        logits = self.lm_head(hidden)
+        return logits if can_launch(logits) else logits.float()

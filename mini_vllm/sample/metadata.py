@@ -101,6 +101,13 @@ class SamplingMetadata:
         changes = (self.allowed, self.logit_bias, self.stop_token_ban, self.penalties)
         return self.all_greedy and all(change is None for change in changes)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether temperature, seed and index of a row are all that its token depends on."""
+        others = (self.allowed, self.logit_bias, self.stop_token_ban, self.penalties)
+        filters = (self.top_k, self.top_p, self.min_p, self.max_num_logprobs)
+        return not self.filters and all(one is None for one in (*others, *filters))
+
     def advance(self, sampled_token_ids: Tensor) -> None:
         """Bring the batch forward by one token per row, in place.
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from mini_vllm.core.scheduler_output import LogprobsEntry, ModelRunnerOutput, PromptLogprobs
+from mini_vllm.kernels import can_launch_on
 from mini_vllm.sample.custom import CustomSampler
+from mini_vllm.sample.kernel_sampler import KernelSampler
 from mini_vllm.sample.metadata import (
     SamplingMetadata,
     SamplingRow,
@@ -69,7 +71,9 @@ class SampleStep:
 
     def __init__(self, device: torch.device, processors: Sequence[Any] = ()) -> None:
         self.device = device
-        self.sampler = CustomSampler(processors) if processors else Sampler()
+        self.sampler: Sampler = KernelSampler() if can_launch_on(device) else Sampler()
+        if processors:
+            self.sampler = CustomSampler(processors)
         self._states: list[CachedRequestState] = []
         self._metadata: SamplingMetadata | None = None
 
@@ -78,7 +82,7 @@ class SampleStep:
 
         Args:
             states: of the B rows.
-            logits: ``[B, V]`` float32.
+            logits: ``[B, V]``, any float dtype.
         """
         metadata = self.metadata_of(states, logits.shape[1])
         sampled = self.sampler(logits, self._without_bad_words(states, metadata, logits.shape[1]))

@@ -9,6 +9,7 @@
     pointwise.py   for the kernels of `kernels/fused.py`
     masking.py     for the kernel of `kernels/bitmask.py`
     judging.py     for the kernel of `kernels/rejection.py`
+    sampling.py    for the kernels of `kernels/sampling_kernels.py`
     lora.py        for the kernels of `lora/triton_ops.py`
     experts.py     for the kernel of `kernels/grouped_gemm.py`
     products.py    for the kernel of `kernels/dense_gemm.py`
@@ -35,6 +36,7 @@ from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
 from labkit.kernels.cases.prefill import CASES as PREFILL_CASES
 from labkit.kernels.cases.products import CASES as PRODUCT_CASES
 from labkit.kernels.cases.quantized import CASES as QUANTIZED_CASES
+from labkit.kernels.cases.sampling import CASES as SAMPLING_CASES
 from labkit.kernels.cases.storing import CASES as STORING_CASES
 from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
 from mini_vllm.kernels.experts import SPECS as EXPERT_SPECS
@@ -45,6 +47,7 @@ from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
+from mini_vllm.kernels.sampling import SPECS as SAMPLING_SPECS
 
 SPECS: dict[str, KernelSpec] = {
     spec.name: spec
@@ -56,6 +59,7 @@ SPECS: dict[str, KernelSpec] = {
         LORA_SPECS,
         MASKING_SPECS,
         JUDGING_SPECS,
+        SAMPLING_SPECS,
         EXPERT_SPECS,
     )
     for spec in specs
@@ -70,6 +74,7 @@ CASES = {
     **LORA_CASES,
     **MASKING_CASES,
     **JUDGING_CASES,
+    **SAMPLING_CASES,
     **EXPERT_CASES,
 }
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from mini_vllm.kernels.moe_layout import moe_align_block_size, rows_tile
+from mini_vllm.kernels.sampling import num_tiles
+from mini_vllm.sample.sampler import MAX_LOGIT
 
 HEADS, KV_HEADS, DIM, HIDDEN, INTERMEDIATE, BLOCK = 16, 8, 128, 1024, 3072, 16
 DTYPE = torch.bfloat16
@@ -303,6 +305,26 @@ def judged(requests: int, drafts: int, vocab_size: int = 151_936) -> Callable[..
     return make
 
 
+def drawn(rows: int, vocab_size: int = 151_936) -> Callable[..., dict[str, Any]]:
+    """All rows are random, of temperature 0.6."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        seeds = torch.randint(-(2**62), 2**62, (rows,), generator=generator, device=device)
+        work = torch.empty(2, rows, num_tiles(vocab_size), device=device)
+        return dict(
+            token_ids=torch.empty(rows, dtype=torch.int64, device=device),
+            logits=_normal(generator, device, rows, vocab_size),
+            temperature=torch.full((rows,), 0.6, device=device),
+            seeds=seeds,
+            num_output_tokens=torch.arange(rows, device=device),
+            largest=work[0],
+            mass=work[1],
+            max_logit=MAX_LOGIT,
+        )
+
+    return make
+
+
 def grouped(tokens: int, experts: int = 128, top_k: int = 8) -> Callable[..., dict[str, Any]]:
     """The first product of a layer of Qwen3-30B-A3B, whose experts are drawn evenly."""
 
@@ -344,6 +366,7 @@ LARGE = (
     Large("store_kv_int8", "16,384 tokens", store_int8(16384)),
     Large("paged_decode_int8", "64 requests of 4,096 tokens", decode_int8(64, 4096)),
     Large("rejection_random_sample", "64 requests of 4 drafts, 151,936 tokens", judged(64, 4)),
+    Large("draw_tokens", "256 rows of 151,936 tokens", drawn(256)),
     Large("lora_shrink", "128 rows of 32 adapters", shrink(128, 32)),
     Large("lora_shrink", "8,192 rows of 4 adapters", shrink(8192, 4)),
     Large("lora_expand", "128 rows of 32 adapters", expand(128, 32)),

@@ -208,6 +208,76 @@ FEATURE_BUGS = (
         "rejection_random_sample", "the address of a row is computed in 32 bits",
         "(start + place).to(tl.int64)", "(start + place)", "oob", "far",
     ),
+    # ------------------------------------------------------------ draw_tokens
+    Bug(
+        "draw_tokens", "the masses of the tiles are not brought to one maximum",
+        "mass * tl.exp((largest - top) / divisor)", "mass", "values", "wide",
+    ),
+    Bug(
+        "draw_tokens", "the sum begins anew in the tile that is drawn", "rest = target - before",
+        "rest = target", "values", "wide",
+    ),
+    Bug(
+        "draw_tokens", "of tiles with the same maximum the last is taken",
+        "chosen = tl.min(tl.where(largest == top, tile, TILES), axis=0)",
+        "chosen = tl.max(tl.where(largest == top, tile, 0), axis=0)", "values", "equal-tiles",
+    ),
+    Bug(
+        "draw_tokens", "the last of equal logits is the argmax",
+        "picked = tl.min(tl.where(logit == top, token, vocab_size), axis=0)",
+        "picked = tl.max(tl.where(logit == top, token, 0), axis=0)", "values", "equal",
+    ),
+    Bug(
+        "draw_tokens", "the temperature is forgotten in the second kernel",
+        "tl.exp((logit - top) / divisor)", "tl.exp(logit - top)", "values", "few",
+    ),
+    Bug(
+        "draw_tokens", "greedy rows divide by 0",
+        "    return tl.where(temperature == 0, 1.0, temperature)", "    return temperature",
+        "values", "both",
+    ),
+    Bug(
+        "draw_tokens", "the index of the token does not matter",
+        "index.to(tl.uint64, bitcast=True) * golden", "golden", "values", "few",
+    ),
+    Bug(
+        "draw_tokens", "the last bit of the seed is lost",
+        "seed.to(tl.uint64, bitcast=True) + golden",
+        "(seed.to(tl.uint64, bitcast=True) >> 1 << 1) + golden", "values", "few",
+    ),
+    Bug(
+        "draw_tokens", "a tile of -inf alone makes NaN",
+        'weight = tl.where(logit == -float("inf"), 0.0, tl.exp(\n'
+        "        (logit - largest) / _divisor(temperature_ptr, row, GREEDY)\n"
+        "    ))  # fmt: skip",
+        "weight = tl.exp((logit - largest) / _divisor(temperature_ptr, row, GREEDY))",
+        "values", "banned",
+    ),
+    Bug(
+        "draw_tokens", "a logit beyond the limit is drawn from",
+        "is_broken = is_broken | (tl.abs(top) > max_logit)",
+        'is_broken = is_broken | (tl.abs(top) == float("inf"))', "values", "beyond",
+    ),
+    Bug(
+        "draw_tokens", "a row with NaN is drawn from",
+        "is_broken = tl.max((mass != mass).to(tl.int32), axis=0) != 0", "is_broken = num_tiles < 0",
+        "values", "nan",
+    ),
+    Bug(
+        "draw_tokens", "a row without a token is called broken",
+        'failure = tl.where((top == -float("inf")) & (is_broken == 0), -2, -1)', "failure = -1",
+        "values", "all-banned",
+    ),
+    Bug(
+        "draw_tokens", "tokens behind the vocabulary are read",
+        'place, mask=token < vocab_size, other=-float("inf")).to(tl.float32)\n'
+        "    largest", "place).to(tl.float32)\n    largest", "oob", "one",
+    ),
+    Bug(
+        "draw_tokens", "the address of a row is computed in 32 bits",
+        "    row = tl.program_id(0).to(tl.int64)\n    tile = tl.program_id(1)",
+        "    row = tl.program_id(0)\n    tile = tl.program_id(1)", "oob", "far",
+    ),
     # ------------------------------------------------------------ lora_shrink
     Bug(
         "lora_shrink", "every row gets the adapter of the first slot",

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mini_vllm.kernels.sampling import TILE
+
 Problem = Mapping[str, Any]
 COMPACT_ABOVE = 2**24
 """An output with more elements is compared only where it had to be written."""
@@ -254,6 +256,45 @@ def rejection_random_sample(problem: Problem) -> dict[str, Tensor]:
     return {"output": output}
 
 
+def uniform_number(seed: int, index: int) -> float:
+    """Of splitmix64's stream that starts at `seed`, the top 24 bits of number `index`."""
+
+    def mix(x: int) -> int:
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x ^ x >> shift) * factor % 2**64
+        return x ^ x >> 31
+
+    step = 0x9E3779B97F4A7C15
+    start = mix((seed + step) % 2**64)
+    return (mix((start + index * step) % 2**64) >> 40) / 2**24
+
+
+def draw_tokens(problem: Problem) -> dict[str, Tensor]:
+    """Of each tile its largest number and the sum of exp((logit - largest) / temperature); of each
+    row the first of its largest logits, or the token on which its number falls.
+
+    -1 stands for a row with NaN, or beyond `max_logit`; -2 for a row of -inf alone.
+    """
+    logits, temperature = problem["logits"].double(), problem["temperature"]
+    count, tiles = problem["largest"].shape
+    if temperature is None:
+        temperature = torch.zeros(count)
+    divisor = torch.where(temperature == 0, 1.0, temperature.double())
+    missing = tiles * TILE - logits.shape[1]
+    tiled = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf).view(count, tiles, -1)
+    largest = tiled.nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(-1)
+    weights = ((tiled - largest[..., None]) / divisor[:, None, None]).exp()
+    mass = torch.where(tiled == -torch.inf, 0.0, weights).sum(-1)
+    top = logits.amax(-1)
+    failure = torch.where(top == -torch.inf, -2, -1)
+    token_ids = torch.where(top.abs() <= problem["max_logit"], logits.argmax(-1), failure)
+    for row in ((token_ids >= 0) & (temperature != 0)).nonzero().flatten().tolist():
+        running = ((logits[row] - top[row]) / divisor[row]).exp().cumsum(0)
+        u = uniform_number(int(problem["seeds"][row]), int(problem["num_output_tokens"][row]))
+        token_ids[row] = torch.searchsorted(running, u * running[-1], right=True)
+    return {"token_ids": token_ids, "largest": largest.float(), "mass": mass}
+
+
 def adapters(problem: Problem) -> list[tuple[int, int]]:
     """Each row that has an adapter, with its slot."""
     lists = zip(problem["lora_ids"].tolist(), problem["num_tokens"].tolist(), strict=True)
@@ -343,6 +384,7 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "store_kv_int8": store_kv_int8,
     "paged_decode_int8": paged_decode,
     "rejection_random_sample": rejection_random_sample,
+    "draw_tokens": draw_tokens,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
     "grouped_gemm": grouped_gemm,

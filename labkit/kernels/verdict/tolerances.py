@@ -97,6 +97,8 @@ def bound(spec: str, dtype: str, output: str = "") -> Bound:
         return INT8_SCALE if output.endswith("scale") else INT8
     if spec == "paged_decode_int8":
         return INT8_PAGES[dtype]
+    if spec == "draw_tokens":
+        return FLOAT32 if output == "mass" else EXACT
     if spec in _EXACT_KERNELS:
         return EXACT
     if spec == "split_decode" and dtype == "float32":
@@ -181,6 +183,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("store_kv_int8", "traffic"): Efficiency(1.01),
     ("paged_decode_int8", "traffic"): Efficiency(1.0, flops=4.0),
     ("rejection_random_sample", "traffic"): Efficiency(1.03),
+    ("draw_tokens", "traffic"): Efficiency(1.03),
     ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),

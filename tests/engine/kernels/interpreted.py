@@ -18,7 +18,10 @@ from mini_vllm.attention.triton_backend import TritonAttention
 from mini_vllm.kernels.attention import SPLIT_DECODE
 from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
 from mini_vllm.model.rope import apply_rope
+from mini_vllm.sample.kernel_sampler import draw_tokens
+from mini_vllm.sample.metadata import make_sampling_metadata
 from mini_vllm.sample.rejection_sampler import judge_drafts, rejection_random_sample
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.cuda_graphs import record_eagerly
 
 CASES = {  # dtype, block_size, Hkv, group, D, window, [(query_len, seq_len)], decodes first
@@ -151,9 +154,28 @@ def expert_errors() -> dict[str, float]:
     return errors
 
 
+def sampler_errors() -> dict[str, float]:
+    """Rows whose token is another one than the sampler's: greedy, random, without a token."""
+    errors = {}
+    for name, temperatures in {
+        "greedy": [0.0] * 6,
+        "drawn": [0.3, 1, 2] * 2,
+        "both": [0, 1] * 3,
+    }.items():
+        rows = [(SamplingParams(temperature=t, seed=2**62 + i), (1,), [5] * i, ())
+                for i, t in enumerate(temperatures)]  # fmt: skip
+        metadata = make_sampling_metadata(rows, 2500)
+        logits = 4 * torch.randn(6, 2500)
+        logits[1, 7], logits[2], logits[3, :-1] = torch.nan, -torch.inf, -torch.inf
+        expected = Sampler()(logits, metadata).sampled_token_ids
+        errors[f"sampler-{name}"] = float((draw_tokens(logits, metadata) != expected).sum())
+    return errors
+
+
 def engine() -> dict[str, list[list[int]]]:
-    """Greedy tokens of the bundled draft model through the kernels, launched and replayed."""
-    params = SamplingParams(temperature=0, max_tokens=4)
+    """Tokens of the bundled draft model through the kernels, launched and replayed: of a greedy
+    request and of a random one."""
+    params = [SamplingParams(temperature=t, seed=7, max_tokens=4) for t in (0, 0.8)]
     result = {}
     for name in ("launched", "replayed"):
         llm = LLM("storyteller-draft", dtype="float32", max_model_len=64, max_num_seqs=3)
@@ -171,4 +193,4 @@ if __name__ == "__main__":
         print(json.dumps(engine()))
     else:
         errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
-        print(json.dumps(errors | judge_errors() | expert_errors()))
+        print(json.dumps(errors | judge_errors() | expert_errors() | sampler_errors()))

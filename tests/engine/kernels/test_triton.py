@@ -39,7 +39,7 @@ def interpreted(part: str) -> Any:
 
 def test_kernels_equal_plain_torch() -> None:
     errors = interpreted("kernels")
-    assert len(errors) == 21
+    assert len(errors) == 24
     bounds = {"fp16-gqa4": 2e-3}
     wrong = {name: error for name, error in errors.items() if not error < bounds.get(name, 5e-6)}
     assert not wrong
@@ -47,7 +47,7 @@ def test_kernels_equal_plain_torch() -> None:
 
 def test_engine_gives_the_same_tokens_launched_and_replayed() -> None:
     llm = LLM("storyteller-draft", dtype="float32", max_model_len=64, max_num_seqs=3)
-    params = SamplingParams(temperature=0, max_tokens=4)
+    params = [SamplingParams(temperature=t, seed=7, max_tokens=4) for t in (0, 0.8)]
     outputs = llm.generate(["Once upon a time", "The capital"], params, use_tqdm=False)
     expected = [list(output.outputs[0].token_ids) for output in outputs]
     assert interpreted("engine") == {"launched": expected, "replayed": expected}

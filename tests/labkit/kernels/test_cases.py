@@ -142,6 +142,7 @@ ALWAYS = {
     "ROW_TILE of gemm": "its grid is made for it",
     "ROW_TILE of w8a8_gemm": "its grid is made for it",
     "ROW_TILE of w4a16_gemm": "its grid is made for it",
+    "TILE of draw_tokens": "a tile's largest logit and mass are results",
 }
 """Arguments that have one value in all cases of a spec, with the reason."""
 
@@ -270,6 +271,7 @@ BOUNDED = {
 CLEAN = {
     "per_token_quant_int8": ("x",),  # NaN as a whole number is anything
     "rejection_random_sample": ("target_probs", "draft_probs", "uniform_probs"),
+    "draw_tokens": ("temperature",),  # a request's is checked when it arrives
     "reduce_splits": ("lse",),  # of a mass, or of a score, that is NaN a kernel may say: no mass
     "paged_decode_int8": ("query",),
     **{spec: ("query", "key_cache") for spec in ATTENTION},
@@ -328,7 +330,7 @@ def test_attention_goes_beyond_what_a_tile_a_number_or_a_constant_holds(spec: st
 )  # fmt: skip
 def test_results_are_more_than_32_bits_count(spec: str, output: str) -> None:
     """Where a result is written takes 64 bits by itself, though what is read lies near."""
-    if spec in ("rejection_random_sample", "paged_decode", "paged_decode_int8"):
+    if spec in ("rejection_random_sample", "draw_tokens", "paged_decode", "paged_decode_int8"):
         return  # a few results a request: as many as there are requests in a step
     assert any(
         problem[output].is_contiguous() and problem[output].numel() > 2**32
@@ -506,6 +508,7 @@ def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
 def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
     rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y",
             "apply_token_bitmask": "bitmask", "rejection_random_sample": "output",
+            "draw_tokens": "logits",
             "store_kv_int8": "key", "paged_decode_int8": "query"}  # fmt: skip
     name = rows.get(spec, "x")
     counts = [len(problem[name]) for problem in problems(spec)]
