@@ -157,7 +157,7 @@ def _refuse_unready(root: Path) -> None:
         raise UpdateRefused(f"git does not answer ({within.stderr}); install it, {AGAIN}")
     if "dubious ownership" in within.stderr:  # as in a container, of a folder from outside
         raise UpdateRefused(
-            "git does not trust this folder, since it is somebody else's; if it is yours:"
+            "git does not trust this folder, since it belongs to another user; if it is yours:"
             f" `git config --global --add safe.directory {root}`, {AGAIN}"
         )
     if within.returncode or not root.samefile(within.stdout.strip()):

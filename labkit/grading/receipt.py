@@ -1,4 +1,4 @@
-"""`python -m labkit receipt`: what a student has passed, signed by the class, for anybody to check.
+"""`python -m labkit receipt`: what a student has passed, signed by the class, for all to check.
 
     labkit receipt key class                     makes class (keep it) and class.pub (give it away)
     labkit receipt write ada results/*/ada.json --key class    makes ada.receipt, ada.receipt.sig
@@ -53,7 +53,7 @@ def make_key(
         raise ReceiptError(f"{path} is there already; a second key would not check old receipts")
     _ssh_keygen("-q", "-t", "ed25519", "-N", "", "-C", SIGNER, "-f", str(path))
     print(f"wrote {path}: keep it to yourself")
-    print(f"wrote {path}.pub: give it to everybody")
+    print(f"wrote {path}.pub: give it to the class")
 
 
 @app.command("write")

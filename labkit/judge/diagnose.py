@@ -42,8 +42,8 @@ COMPARING = {"all", "any", "equal", "array_equal", "allclose"}
 
 
 KEYBOARD = (
-    "Your code waits for the keyboard (`input` or `breakpoint`), and nobody can type while tests"
-    " run. What it prints is shown here instead."
+    "Your code waits for the keyboard (`input` or `breakpoint`), and nothing can be typed while"
+    " tests run. What it prints is shown here instead."
 )
 
 
@@ -81,7 +81,7 @@ SYNTAX = {
     "'return' with value in async generator": "A function that is `async` and has a `yield` gives"
     " each value by a `yield`; `return` alone ends it.",
 }
-"""What a compiler says -> what it means for somebody who hears it for the first time."""
+"""What a compiler says -> what it means for a reader who meets it for the first time."""
 
 
 def before(phase: Phase, notebook: bool = True) -> Problem | None:

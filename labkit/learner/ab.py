@@ -235,7 +235,7 @@ def who_sat_where(held: list[list[str | None]]) -> list[str]:
     lines, first = [], 1
     for slots, steps in itertools.groupby(held):
         last = first + len(list(steps)) - 1
-        names = [key.rpartition("@")[0] if key else "nobody" for key in slots]
+        names = [key.rpartition("@")[0] if key else "none" for key in slots]
         lines.append(f"steps {first}-{last}: {' | '.join(names)}")
         first = last + 1
     return lines

@@ -65,7 +65,7 @@ def show_problem(screen: Screen, problem: Problem, tiers: bool = True) -> None:
 
 
 def show_untouched(screen: Screen, result: PhaseResult) -> None:
-    """A fresh skeleton: red is where everybody starts."""
+    """A fresh skeleton: each learner starts from red."""
     phase, first = result.phase, result.phase.exercises[0]
     screen.line("Nothing is written yet, so everything is still red. That is how it should be.")
     screen.line()

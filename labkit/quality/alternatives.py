@@ -2,7 +2,8 @@
 
 `tests/corpora/alternatives/NN-slug/NAME/MODULE.py` holds functions, in classes named as in the
 module. Each takes the place of the engine's function of that name; other functions of the file are
-helpers. So a change of the engine elsewhere needs no change here.
+helpers. So a change of the engine elsewhere needs no change here. A file has all graded functions
+of its module; a module without a file is the engine's.
 
 Kernels stand in `tests/corpora/kernel_corpus/honest/NAME/MODULE.py`, whole, since the kernel
 checker must accept them too. Such a file takes the engine's place; ours only adds what it lacks.
@@ -43,6 +44,8 @@ def _merged(phase: Phase, name: str, module: str) -> str:
     path, kernels = folder(phase) / name / file, phase.root / KERNELS / name / file
     shown = path.relative_to(phase.root).as_posix()
     whole = kernels.exists()
+    if not whole and not path.exists():
+        return phase.reference_file(module).read_text(encoding="utf-8")
     written = "" if whole and not path.exists() else path.read_text(encoding="utf-8")
     text = (kernels if whole else phase.reference_file(module)).read_text(encoding="utf-8")
     mine, known = source.functions(written, shown), source.functions(text, module)

@@ -127,7 +127,7 @@ class Tour:
 def walk(tour: Tour) -> None:
     """The session itself."""
     first, *others = tour.phase.exercises
-    tour.say("## Red\n\nAfter cloning, one command. Red is where everybody starts.")
+    tour.say("## Red\n\nAfter cloning, one command. You start from red.")
     tour.parts.append(
         f"```\n$ git clone <the address of this repository> mini_vllm\n$ cd {HOME}\n```\n"
     )

@@ -122,6 +122,8 @@ class BlockPool:
             out, it fills the unused ends of block tables and takes the writes of padding rows.
         enable_caching: whether full blocks stay findable by their hash.
 
+    A method costs what the blocks that it is given cost, however many the pool has.
+
     Raises:
         ValueError: for too few blocks, or an argument of another kind.
 

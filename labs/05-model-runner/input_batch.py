@@ -254,6 +254,8 @@ class InputBatch:
     ) -> NDArray[np.int64]:
         """The cache slot of each token: ``block_table[row][position // size] * size + offset``.
 
+        One entry of the table is read for each token; whole rows are not copied.
+
         Args:
             rows: ``[T]``, the row of each token.
             positions: ``[T]``, its position in its request.

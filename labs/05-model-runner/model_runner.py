@@ -97,7 +97,8 @@ class ModelRunner(RunnerFrame):
         """The tensors of one forward pass over R requests with T tokens.
 
         The scheduled tokens of all requests lie end to end in the order of
-        :meth:`_order_requests`; each is looked up by row and position in the batch's arrays.
+        :meth:`_order_requests`; each is looked up by row and position in the batch's arrays,
+        of which whole rows are not copied.
 
         Source: vllm/v1/worker/gpu_model_runner.py#L1863-L2181 (GPUModelRunner._prepare_inputs)
         @ v0.22.1

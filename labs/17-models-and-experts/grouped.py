@@ -27,7 +27,7 @@ def sort_by_expert(ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
     Returns:
         pairs `[T * k]`: numbers of pairs, of which pair p is of token p // k; those of expert 0
         first, and of one expert in the tokens' order. And counts `[E]`: the pairs of each expert,
-        0 for one that no token chose.
+        0 for one that no token chose. Pairs are sorted and not compared with every expert.
     """
     # TODO 17.6
     raise NotImplementedError(

@@ -5,8 +5,9 @@
     topk_softmax   the best k, softmax over these                            gpt-oss
     topk_sigmoid   the best k, sigmoid of each; scales the expert's input    Llama 4
 
-Weights are float32, whatever the logits are. With two scores nearly equal, bfloat16 logits choose
-other experts than float32 ones.
+All tokens are routed together, without a loop over tokens or experts. A token's k experts may stand
+in any order. Weights are float32, whatever the logits are. With two scores nearly equal, bfloat16
+logits choose other experts than float32 ones.
 """
 
 from __future__ import annotations

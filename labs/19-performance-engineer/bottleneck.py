@@ -117,7 +117,8 @@ def which_to_mend(stacks: Stacks) -> list[Candidate]:
     Of equal ones that with more time in all comes first, then by name. A function that calls
     itself stands several times in a stack and counts once. An empty stack is time that belongs to
     no function, but to the whole. The function on top of a flame graph's widest tower is the one to
-    look at; its callers are as wide, because it is in them. Without time there is none.
+    look at; its callers are as wide, because it is in them. Without time there is none. The stacks
+    are gone through once for all functions together.
     """
     # TODO 19.4
     raise NotImplementedError(

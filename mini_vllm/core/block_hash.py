@@ -81,6 +81,8 @@ class BlockHasher:
     def __call__(self, request: Request) -> list[bytes]:
         """The hashes of full blocks that ``request.block_hashes`` does not hold yet, in order.
 
+        A call costs what the new blocks cost, however many have a hash already.
+
         Source: vllm/v1/core/kv_cache_utils.py#L645-L688 (get_request_block_hasher) @ v0.22.1
         """
         size = self.block_size

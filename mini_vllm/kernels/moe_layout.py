@@ -24,9 +24,10 @@ def moe_align_block_size(
     """Pairs of token and expert, sorted by expert and padded to whole tiles of `block_size` rows.
 
     `topk_ids` is `[T, k]`. Sizes do not depend on what is in it, and nothing is asked of the
-    device, so that a CUDA graph can hold all of this. There are as many tiles as the worst
-    `topk_ids` of this shape needs: ceil((P + E * (block_size - 1)) / block_size) for P = T * k
-    pairs, and never more than P.
+    device, so that a CUDA graph can hold all of this. Pairs are sorted, without a loop over them
+    and without a table of pairs by experts: a prompt has tens of thousands of pairs. There are as
+    many tiles as the worst `topk_ids` of this shape needs: ceil((P + E * (block_size - 1)) /
+    block_size) for P = T * k pairs, and never more than P.
 
     Returns:
         sorted_ids, int32, a whole number of tiles: numbers of pairs, those of an expert in their

@@ -111,7 +111,7 @@ def crossing(p: int, alpha: float, beta: float) -> float:
 check(round(crossing(4, 1.0, 1.0), 3), round(5 / 1.5, 3), "6 (1 + n/4) = 1 + 3 n")
 check(round(crossing(8, 5e-6, 1 / 300e9) / 1e6, 1), 3.7, "8 ranks, 5 us, 300 GB/s, in MB")
 
-# %% tags=["predict"] task="P2" title="Requests at which the ring begins to win" why="A ring takes many short turns and sends each byte about twice; one shot takes a single turn and sends everything to everybody. Small messages pay for turns, large ones for bytes. They cross at 3.7 MB, and one request's message is 4096 x 2 = 8,192 bytes."
+# %% tags=["predict"] task="P2" title="Requests at which the ring begins to win" why="A ring takes many short turns and sends each byte about twice; one shot takes a single turn and sends everything to every rank. Small messages pay for turns, large ones for bytes. They cross at 3.7 MB, and one request's message is 4096 x 2 = 8,192 bytes."
 guess = predict("P2", 454, "Hidden size 4096, 2 bytes a number, 8 ranks, 5 us, 300 GB/s. From how many requests on does a decode step's message go faster around a ring?")  # SOLUTION: guess = predict("P2", ..., "Hidden size 4096, 2 bytes a number, 8 ranks, 5 us, 300 GB/s. From how many requests on does a decode step's message go faster around a ring?")
 
 # %%

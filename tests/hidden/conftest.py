@@ -63,7 +63,7 @@ def judge(subject: Any, checker: Checker, tmp_path: Path, seed: int) -> Iterator
     from labkit.kernels.cases import SPECS
 
     def run(kernel: str) -> None:
-        alarm.install()  # where nobody has, as in a plain `pytest`, the alarm ends the process
+        alarm.install()  # where none is, as in a plain `pytest`, the alarm ends the process
         alarm.arm(KERNEL_SECONDS)
         module = SPECS[kernel].module
         file = tmp_path / f"{module.rpartition('.')[2]}.py"

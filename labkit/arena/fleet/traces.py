@@ -94,7 +94,7 @@ def bursts(rng: random.Random, speed: float) -> Iterator[Arrival]:
 
 
 def hot(rng: random.Random, speed: float) -> Iterator[Arrival]:
-    """Everybody asks about the same text; some others ask about nothing in particular."""
+    """Most requests ask about the same text; some others ask about nothing in particular."""
     text, now = Text(), 0.0
     popular = text(1200)
     while True:
@@ -106,7 +106,7 @@ def hot(rng: random.Random, speed: float) -> Iterator[Arrival]:
 
 
 def strangers(rng: random.Random, speed: float) -> Iterator[Arrival]:
-    """Nobody comes twice: whatever is kept is kept for nothing."""
+    """No request comes twice: whatever is kept is kept for nothing."""
     text, now = Text(), 0.0
     while True:
         now += rng.expovariate(STRANGER_RATE * speed)
@@ -121,11 +121,11 @@ _TRACES = (
     Trace("chat", "conversations that repeat their history", Slo(0.5, 0.012), 400, chat),
     Trace("agents", "short tasks below long instructions of twelve kinds",
           Slo(0.5, 0.012), 400, agents),
-    Trace("documents", "long prompts that nobody has seen among short questions",
+    Trace("documents", "long new prompts among short questions",
           Slo(0.8, 0.012), 400, documents),
     Trace("bursts", "hundreds of short questions at once, and then a pause",
           Slo(0.25, 0.06), 1000, bursts),
-    Trace("hot", "one text that nearly everybody asks about", Slo(0.5, 0.012), 400, hot),
-    Trace("strangers", "nobody comes twice", Slo(0.5, 0.012), 400, strangers),
+    Trace("hot", "one text that nearly all requests ask about", Slo(0.5, 0.012), 400, hot),
+    Trace("strangers", "no request comes twice", Slo(0.5, 0.012), 400, strangers),
 )  # fmt: skip
 TRACES: dict[str, Trace] = {trace.name: trace for trace in _TRACES}

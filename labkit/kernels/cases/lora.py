@@ -1,4 +1,4 @@
-"""Cases for adapters: segments of all lengths, rows of nobody, slots that nobody may look into.
+"""Cases for adapters: segments of all lengths, rows without adapter, slots that must not be read.
 
 A slot that no row uses is NaN: it belongs to another tenant. So are the entries of the step's
 lists behind their end impossible numbers.

@@ -48,7 +48,7 @@ def block_ids(rng: Random) -> Question:
     return Question(
         f"Blocks of {size} tokens, {usable} of them usable: 1 to {usable}, all free, in order. The"
         f" tokens of r0, r1 and r2 number {a}, {b} and {c}. r0 gets its slots, then r1. r0 ends and is"
-        " freed. Then r2, which shares nothing with anybody, gets its own. Which block ids does r2"
+        " freed. Then r2, which shares nothing with them, gets its own. Which block ids does r2"
         " get, in order?",
         engine,
         by_hand,

@@ -43,9 +43,7 @@ def segments() -> Canvas:
             canvas.box(x, LIST_TOP, 46, 30, str(row), colour=COLOURS[slot], mono=True)
         middle = left + (len(members) * CELL - 12) / 2
         if slot < 0:
-            canvas.text(
-                middle, LIST_TOP + 50, "-1: nobody works", anchor="middle", size=12, colour=GREY
-            )
+            canvas.text(middle, LIST_TOP + 50, "-1: no work", anchor="middle", size=12, colour=GREY)
             continue
         canvas.line(
             [(middle, LIST_TOP + 34), (middle, SLOTS_TOP - 4)], colour=COLOURS[slot], arrow=True

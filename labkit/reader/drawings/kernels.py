@@ -104,7 +104,7 @@ def _cache(canvas: Canvas, y: float) -> None:
         first = TABLE.index(block) * BLOCK_SIZE if block in TABLE else CONTEXT
         for offset in range(BLOCK_SIZE):
             _key(canvas, x + offset * 17, y, first + offset)
-    words = "Grey: keys of the first turn. Blue: of this one. Empty: nobody's, or somebody else's."
+    words = "Grey: keys of the first turn. Blue: of this one. Empty: no key, or another request's."
     canvas.text(left, y + 78, words, size=12, colour=GREY)
 
 

@@ -158,8 +158,8 @@ def see_all(program: Program, request: Ref) -> None:
 def test_00_2_counting_is_asked_again_and_changes_nothing(
     subject: Any, prompt: list[int], states: list[tuple[list[int], list[int], str]]
 ) -> None:
-    """While tokens and drafts come and go, in every status: each count is that of now, whoever
-    asked before, and the lists are what they were."""
+    """While tokens and drafts come and go, in every status: each count is that of now, whatever
+    was asked before, and the lists are what they were."""
     program = Program()
     request = new_request(program, prompt)
     tokens, output, expected = list(prompt), [], []

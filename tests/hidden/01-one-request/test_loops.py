@@ -193,7 +193,7 @@ def test_01_2_the_largest_logit_by_however_little(subject: Any) -> None:
 
 def test_01_1_no_token_ends_it(subject: Any) -> None:
     """Every token of a small vocabulary, in two orders: none of them is the end of a text here, and
-    nobody remembers what another model said."""
+    no loop remembers what another model said."""
     for script in ([0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]):
         assert scripted(subject, WITHOUT, script) == [script]
 
@@ -205,7 +205,7 @@ def test_01_2_no_token_ends_it(subject: Any) -> None:
 
 
 def test_01_1_answers_and_prompts_are_lists_of_their_own(subject: Any, reference: Any) -> None:
-    """A later request changes no earlier answer, and nobody writes to a prompt."""
+    """A later request changes no earlier answer, and no prompt is written to."""
     mine = kept(subject, WITHOUT)
     assert mine == kept(reference, WITHOUT) and mine[0][0] == [50, 60, 70]
 

@@ -127,7 +127,7 @@ def test_02_1_bug_vllm_11829_a_name_is_sha256(
 
 
 def test_02_1_bug_vllm_12621_the_root_is_random(subject: Any) -> None:
-    """A constant root lets anybody compute the hashes of others."""
+    """A constant root lets one client compute the hashes of others."""
     p = Program()
     for _ in range(2):
         hasher = p.new("mini_vllm.core.block_hash:BlockHasher", 4)

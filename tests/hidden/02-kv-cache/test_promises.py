@@ -275,7 +275,7 @@ def test_02_5_a_hole_ends_the_prefix(subject: Any, hole: int) -> None:
 
 
 def test_02_5_a_lookup_keeps_what_it_found(subject: Any) -> None:
-    """Whoever looks next, and finds less or nothing, takes nothing from who has looked before."""
+    """A later lookup that finds less, or nothing, changes no earlier answer."""
     p = Program()
     manager = make_manager(p)
     manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
@@ -310,7 +310,7 @@ def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
 def test_02_5_off_means_that_nothing_is_found(
     subject: Any, caching: bool, found: list[int]
 ) -> None:
-    """Blocks stand in the index under ana's names; with caching off nobody shares them."""
+    """Blocks stand in the index under ana's names; with caching off none is shared."""
     p = Program()
     manager = make_manager(p, caching=caching)
     pool, ana = manager.block_pool, hashed(p, manager, "ana", range(14))

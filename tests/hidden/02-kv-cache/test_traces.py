@@ -67,7 +67,7 @@ def test_02_6_recordings_without_caching(subject: Any) -> None:
 )
 @given(seed=st.integers(0, 2**31))
 def test_02_7_fresh_traces(subject: Any, reference: Any, profile: str, seed: int) -> None:
-    """Traces that nobody has seen before, with uncaching of refunded blocks on."""
+    """Traces made from the seed, with uncaching of refunded blocks on."""
     trace = generate(profile, seed, 40).to_dict()
     trace["config"]["uncache_refunded_blocks"] = True
     parting = first_parting(subject.trace(trace), reference.trace(trace))

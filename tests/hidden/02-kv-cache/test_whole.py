@@ -224,8 +224,8 @@ def join(queue: Any, blocks: list[Any]) -> None:
 
 @pytest.mark.parametrize("act", [pop, leave, join])
 def test_02_2_nobody_counts_the_others(subject: Any, act: Callable[[Any, list[Any]], None]) -> None:
-    """Whoever leaves, from the front or the middle, or joins, costs the same in a queue of 5 and of
-    400. A cache of size 0 keeps nothing and counts how often attributes of blocks are read."""
+    """A block that leaves, from the front or the middle, or joins, costs the same in a queue of 5
+    and of 400. A cache of size 0 keeps nothing and counts reads of blocks' attributes."""
     p = Program()
     counted = p.call("functools:lru_cache", 0)(p.name("builtins:object.__getattribute__"))
     kinds = (p.name(f"{POOL}KVCacheBlock"),)
@@ -241,7 +241,7 @@ def test_02_2_nobody_counts_the_others(subject: Any, act: Callable[[Any, list[An
 
 
 def test_02_2_the_queue_knows_no_names(subject: Any) -> None:
-    """Blocks come and go with their names; whoever takes them counts the holders."""
+    """Blocks come and go with their names; who takes them counts the holders."""
     p = Program()
     blocks = [p.new(f"{POOL}KVCacheBlock", number, 0, bytes([number])) for number in range(4)]
     queue = p.new(f"{POOL}FreeKVCacheBlockQueue", blocks)
@@ -297,7 +297,7 @@ def test_02_3_forgetting_moves_nobody(
     subject: Any, moves: list[tuple[str, int]], free: set[int]
 ) -> None:
     """Six named blocks, some free and some held: to look for one changes nothing, and to forget
-    one takes its name and nothing else, whoever holds it."""
+    one takes its name and nothing else, held or not."""
     p = Program()
     pool = p.new(f"{POOL}BlockPool", 8)
     blocks = pool.get_new_blocks(6)
@@ -327,7 +327,7 @@ def test_02_3_forgetting_moves_nobody(
 @many
 @given(free=st.permutations(range(4)), looks=st.lists(st.integers(0, 3), min_size=1, max_size=4))
 def test_02_4_looking_moves_nobody(subject: Any, free: list[int], looks: list[int]) -> None:
-    """Free blocks keep their places in the queue, whoever looks them up and how often. Of what is
+    """Free blocks keep their places in the queue, however often they are looked up. Of what is
     not there nothing is noted."""
     p = Program()
     pool = p.new(f"{POOL}BlockPool", 6)
@@ -450,7 +450,7 @@ def test_02_5_a_long_prefix_is_found_whole(subject: Any, length: int) -> None:
 
 def test_02_6_answers_and_tables_are_lists_of_their_own(subject: Any) -> None:
     """What the manager has answered, and the hits that it was handed, stay as they were while the
-    table grows, and whoever changes the answer changes no table."""
+    table grows, and to change the answer changes no table."""
     p = Program()
     manager = p.new(MANAGER, 12, 4, 64, hash_root=b"root")
     ana = hashed(p, manager, "ana", range(8))

@@ -36,7 +36,7 @@ def scheduler(
 
 
 def request(p: Program, name: str, prompt: Any, priority: int = 0, **params: Any) -> Any:
-    """A request; a prompt given as a number is that many tokens that nobody else has."""
+    """A request; a prompt given as a number is that many tokens that no other has."""
     if isinstance(prompt, int):
         prompt = [sum(name.encode()) * 1000 + i for i in range(prompt)]
     eos = params.pop("eos", None)
@@ -46,7 +46,7 @@ def request(p: Program, name: str, prompt: Any, priority: int = 0, **params: Any
 
 
 def extension(p: Program, limits: Sequence[int] | None = None) -> Any:
-    """A feature that is always ready, admits everybody, and answers `limits` one after the other
+    """A feature that is always ready, admits all requests, and answers `limits` one after the other
     when it is asked how many tokens it allows."""
 
     behaviour: dict[str, dict[str, Any]] = {
@@ -122,7 +122,7 @@ def test_03_1_any_sequence_of_calls(subject: Any, reference: Any, kind: str, dat
 
 @pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
 def test_03_1_nobody_is_first_in_an_empty_line(subject: Any, kind: str) -> None:
-    """Before anybody has come, and when all have gone."""
+    """Before a request has come, and when all have gone."""
     p = Program()
     queue = p.new(f"mini_vllm.core.request_queue:{kind}")
     p.refuse("IndexError", queue.pop_request)
@@ -143,7 +143,7 @@ def test_03_1_nobody_is_first_in_an_empty_line(subject: Any, kind: str) -> None:
 def test_03_1_lines_of_any_names_and_iterables(
     subject: Any, kind: str, names: list[str], again: str, data: Any
 ) -> None:
-    """Of equal priority and arrival the smaller name is first, whoever came first. What is handed
+    """Of equal priority and arrival the smaller name is first, whatever came first. What is handed
     over may be an iterator, and a list is what it was."""
     p = Program()
     queue = p.new(f"mini_vllm.core.request_queue:{kind}")
@@ -489,7 +489,7 @@ def test_03_4_the_lookahead_may_be_what_does_not_fit(
 
 def test_03_4_unwritten_blocks_leave_the_prefix_cache(subject: Any, reference: Any) -> None:
     """ "a" is planned, then preempted for "b" in the same step; a later "c" must not find blocks
-    that nobody has filled."""
+    that no request has filled."""
     p = Program()
     limited = extension(p, [2, 1, 2, 3, 6])
     s = scheduler(p, blocks=7, block_size=1, policy="priority", extensions=[limited])
@@ -564,7 +564,7 @@ def test_03_4_bug_vllm_14915_steps_planned_ahead(subject: Any, reference: Any) -
 
 
 def test_03_4_bug_vllm_35541_outgrowing_the_pool(subject: Any, reference: Any) -> None:
-    """A request that no pool could hold any more ends; nobody else pays for it."""
+    """A request that no pool could hold any more ends; no other pays for it."""
     p = Program()
     s = scheduler(p, blocks=3)
     requests = [request(p, name, n, max_tokens=40) for name, n in (("a", 6), ("b", 3))]
@@ -625,7 +625,7 @@ def test_03_5_every_extension_limits(subject: Any, limits: tuple[int, int]) -> N
 def test_03_5_a_refusal_changes_nothing(
     subject: Any, values: dict[str, Any], allowed: int, length: int, budget: int
 ) -> None:
-    """Whether it is new or was preempted, whoever is refused is what it was: no count, no status,
+    """Whether it is new or was preempted, a refused request is what it was: no count, no status,
     no reason and no drafts have changed, no lookup is recorded, and nothing is planned."""
     p = Program()
     s = scheduler(p, blocks=8, extensions=[limiting(p, allowed)], **values)
@@ -890,7 +890,7 @@ def test_03_6_nobody_who_was_skipped_is_lost(subject: Any, policy: str) -> None:
 
 @pytest.mark.parametrize(("skipped", "first"), [(0, "a"), (1, "b"), (2, "b")])
 def test_03_6_the_smaller_head_has_its_turn(subject: Any, skipped: int, first: str) -> None:
-    """Under "priority" having been skipped helps nobody: "a" was blocked, "b" has priority 1."""
+    """Under "priority" having been skipped helps none: "a" was blocked, "b" has priority 1."""
     p = Program()
     s = scheduler(p, max_num_seqs=1, policy="priority", extensions=[extension(p, [2])])
     a = request(p, "a", 2, skipped, arrival=1.0)
@@ -924,7 +924,7 @@ def test_03_6_skipped_requests_have_their_turn(subject: Any, reference: Any, pol
 def test_03_6_blocked_requests_wait_beside_the_line(
     subject: Any, reference: Any, rows: int, ready: list[bool]
 ) -> None:
-    """ "a", "b" and "c" are not ready at once; "d" is never blocked; nobody is lost."""
+    """ "a", "b" and "c" are not ready at once; "d" is never blocked; none is lost."""
     p = Program()
     feature = extension(p, [2] * 12)
     p.set(feature, "is_ready", p.new("unittest.mock:Mock", side_effect=ready))
@@ -1124,8 +1124,8 @@ def test_03_8_verified_drafts(subject: Any, reference: Any, sampled: list[int]) 
 
 
 def test_03_8_the_plan_and_the_answers_are_read(subject: Any) -> None:
-    """Others read them after the update: the answers may be a mapping that nobody can write to, and
-    the plan is what it was. What an update has returned, the next one does not touch."""
+    """Others read them after the update: the answers may be a mapping that cannot be written to,
+    and the plan is what it was. What an update has returned, the next one does not touch."""
     p = Program()
     s = scheduler(p)
     for name, limit in (("a", 9), ("b", 2)):
@@ -1303,8 +1303,8 @@ def test_03_1_long_lines(subject: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_3_many_victims_of_any_time(subject: Any, policy: str) -> None:
-    """Fourteen run; whoever came 50 years later is still more urgent than the next priority, and
-    a quarter of a second counts among equals. How often somebody was preempted does not."""
+    """Fourteen run; one that came 50 years later is still more urgent than the next priority, and
+    a quarter of a second counts among equals. How often one was preempted does not."""
     p = Program()
     s = scheduler(p, policy=policy, max_num_seqs=14)
     keys = [(i % 2 - 1, TIMES[i * 3 % 7], f"r{i * 5 % 14:02}") for i in range(14)]
@@ -1371,7 +1371,7 @@ def test_03_4_long_chunks_are_counted_whole(subject: Any, budget: int) -> None:
 @pytest.mark.parametrize("budget", [512, 2048, 5000])
 def test_03_5_a_long_prompt_takes_what_there_is(subject: Any, budget: int) -> None:
     """The first of a prompt of 9,000 tokens, also of one that was preempted twelve times; it runs
-    behind whoever was admitted before it."""
+    behind the one that was admitted before it."""
     p = Program()
     s = scheduler(p, 600, 16, max_num_batched_tokens=budget, max_model_len=10_000)
     a, b = request(p, "a", 5), request(p, "b", 9000)

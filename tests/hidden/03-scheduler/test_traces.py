@@ -72,7 +72,7 @@ def test_03_5_bug_vllm_39608_the_threshold_without_chunking(subject: Any) -> Non
 def test_03_8_fresh_traces(
     subject: Any, reference: Any, profile: str, seed: int, uncache: bool
 ) -> None:
-    """Traces that nobody has seen before, in both ways of treating a refunded victim's blocks."""
+    """Traces made from the seed, in both ways of treating a refunded victim's blocks."""
     trace = generate(profile, seed, 40).to_dict()
     trace["config"]["uncache_refunded_blocks"] = uncache
     parting = first_parting(subject.trace(trace), reference.trace(trace))

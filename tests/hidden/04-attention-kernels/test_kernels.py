@@ -31,5 +31,5 @@ def test_04_5_split_decode_through_the_checker(judge: Any) -> None:
 
 
 def test_04_6_prefill_through_the_checker(judge: Any) -> None:
-    """Prefill: ragged, prefixes, windows, padded batches, and no page that nobody sees."""
+    """Prefill: ragged, prefixes, windows, padded batches, and no page that no row sees."""
     judge("paged_prefill")

@@ -165,7 +165,7 @@ def test_04_1_tables_and_positions_stay(subject: Any, data: Any) -> None:
 
 
 def test_04_3_gathered_pages_are_a_copy(subject: Any) -> None:
-    """Whoever writes to them writes to no cache, in however few pages they lie."""
+    """To write to them writes to no cache, in however few pages they lie."""
     for table, seq_len in (([1], 3), ([1], 4), ([1, 2], 8), ([2, 1, 3], 9)):
         p = Program()
         cache = p.call("torch:ones", 2, 4, 4, 1, 2)

@@ -130,7 +130,7 @@ def test_05_1_long_tables_make_room_for_short_ones(subject: Any, data: st.DataOb
 
 
 def test_05_1_refused_in_any_full_batch(subject: Any) -> None:
-    """The limit is exact for one row and for hundreds, and whoever is refused is entered nowhere:
+    """The limit is exact for one row and for hundreds, and a refused request is entered nowhere:
     not in the arrays either."""
     for limit in (1, 2, 7, 300):
         p = Program()

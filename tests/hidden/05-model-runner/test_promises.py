@@ -157,7 +157,7 @@ def test_05_4_no_row_is_copied(subject: Any) -> None:
 
 
 def test_05_5_rows_are_dense_when_a_step_begins(subject: Any) -> None:
-    """Two of four finish and nobody comes: what is left are two rows without a hole."""
+    """Two of four finish and none comes: what is left are two rows without a hole."""
     p = Program()
     runner = make_runner(p, 4)
     names = ["ana", "ben", "cleo", "dan"]
@@ -174,7 +174,7 @@ def test_05_5_rows_are_dense_when_a_step_begins(subject: Any) -> None:
 
 
 def test_05_5_all_of_a_new_request_is_remembered(subject: Any) -> None:
-    """Nobody will repeat its parameters, its last token or its adapter."""
+    """Its parameters, its last token and its adapter are sent once."""
     p = Program()
     runner = make_runner(p, 2)
     request = new(p, "ana", [5, 6], [1], lora_name="acme")
@@ -292,7 +292,7 @@ def test_05_5_a_step_in_which_nobody_computes(subject: Any) -> None:
 
 @pytest.mark.parametrize("size", [3, 99])
 def test_05_5_as_many_blocks_as_a_step_brings(subject: Any, size: int) -> None:
-    """A chunk of hundreds of tokens brings a hundred blocks, to whoever runs and who comes back."""
+    """A chunk of hundreds of tokens brings a hundred blocks, to a running and to a resumed one."""
     p = Program()
     runner = make_runner(p, 2, 400)
     requests = [new(p, name, range(399), [1]) for name in ("ana", "ben")]

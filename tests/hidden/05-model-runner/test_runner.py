@@ -252,7 +252,7 @@ def test_05_4_bug_mini_sglang_ef4367f_a_chunk_samples_nothing(subject: Any) -> N
 
 @pytest.mark.history("vllm#26385", "vllm#27756")
 def test_05_5_bug_vllm_26385_a_running_request_may_have_a_pause(subject: Any) -> None:
-    """With a budget of one token only one of three runs in each step; nobody loses his row."""
+    """With a budget of one token only one of three runs in each step; none loses its row."""
     story = Story(14, 3, 3)
     for number, name in enumerate(("ana", "ben", "cleo")):
         story.add(name, [100 * number + i for i in range(3)], 4)
@@ -338,7 +338,7 @@ def run_engine(worker: Any, blocks: int, budget: int) -> dict[str, list[int]]:
 def test_05_6_the_engine_answers_the_same(
     subject: Any, reference: Any, blocks: int, budget: int
 ) -> None:
-    """Whole prompts, chunks, and a pool so small that somebody has to go."""
+    """Whole prompts, chunks, and a pool so small that one has to go."""
     yours = run_engine(subject, blocks, budget)
     assert yours == run_engine(reference, blocks, budget)
     assert {len(tokens) for tokens in yours.values()} == {8}

@@ -366,7 +366,7 @@ def test_06_5_batches_of_all_kinds(
 
 
 def test_06_5_low_temperatures_beside_a_greedy_row(subject: Any, reference: Any) -> None:
-    """Only 0 is greedy. At 0.3, 0.6 and 0.9 a row is drawn, whoever stands beside it."""
+    """Only 0 is greedy. At 0.3, 0.6 and 0.9 a row is drawn, whatever rows stand beside it."""
     p = Program()
     logits = noise(p, 4, 31, 30)
     rows = [row(p, {"temperature": 0.0}, [], [])]
@@ -708,7 +708,7 @@ def check_off(subject: Any, name: str, data: Any) -> None:
 
 
 def test_06_2_rows_without_top_k_beside_rows_with_it(subject: Any) -> None:
-    """Whoever is first."""
+    """Rows without top-k stand before or behind the others."""
     p = Program()
     for top_k, top_p in (([0, 1, 2], [1.0, 1.0, 1.0]), ([2, 0, 0], [1.0, 0.7, 0.3])):
         logits, k = logits_of(p, [[5, 3, 2]] * 3), tensor(p, top_k)
@@ -767,7 +767,7 @@ def test_06_3_what_is_handed_over_stays(subject: Any) -> None:
 
 @pytest.mark.parametrize("name", ["apply_min_tokens", "apply_logit_bias", "apply_penalties"])
 def test_06_3_no_entries_change_nothing(subject: Any, name: str) -> None:
-    """Nobody has an entry in this batch."""
+    """No request has an entry in this batch."""
     p = Program()
     logits = tensor(p, [[1.0, -2.0], [0.0, 4.0]])
     none, values = tensor(p, []).long(), tensor(p, [])

@@ -97,7 +97,7 @@ def test_07_1_every_engine_has_buckets_that_hold_its_steps(
 def runs(draw: st.DrawFn) -> tuple[list[int], list[tuple[list[int], list[int], list[list[int]]]]]:
     """Buckets, and decode steps of requests that come, grow and go; each has its own 4 blocks.
 
-    A step is (tokens, context lengths, block tables). In most steps nobody comes or goes, so that
+    A step is (tokens, context lengths, block tables). In most steps none comes or goes, so that
     what a step leaves behind can be taken for what the next one needs.
     """
     buckets = sorted(draw(st.sets(st.integers(1, 9), min_size=1, max_size=5)))
@@ -298,7 +298,7 @@ def test_07_3_every_bucket_has_its_graph(subject: Any) -> None:
 
 
 def test_07_1_buckets_are_a_list_of_their_own(subject: Any, reference: Any) -> None:
-    """Whoever adds a bucket to his list adds none to another engine's."""
+    """To add a bucket to one engine's list adds none to another's."""
 
     def run(worker: Any) -> Any:
         p = Program()

@@ -344,7 +344,7 @@ def test_08_6_rows_are_requests_with_their_drafts(
 
 
 def test_08_6_repeated_drafts_and_no_penalties(subject: Any) -> None:
-    """Token 3 stands in the output once, and is drafted twice; then nobody has a penalty."""
+    """Token 3 stands in the output once, and is drafted twice; then no token has a penalty."""
     p = Program()
     for penalty in (0.5, 0.0):
         params = p.new(

@@ -128,7 +128,7 @@ def test_09_2_stored_numbers_and_what_they_mean(
 @many
 @given(seed=seeds, bits=st.sampled_from([4, 8]))
 def test_09_2_a_little_beside_half_a_step(subject: Any, seed: int, bits: int) -> None:
-    """Whoever rounds a weight or a quotient to half precision first goes the other way."""
+    """To round a weight or a quotient to half precision first goes the other way."""
     rng = np.random.default_rng(seed)
     half = 2 ** (bits - 1)
     steps = rng.integers(-half, half - 1, (3, 16)) + 0.5 + rng.choice([-1, 1], (3, 16)) / 1024

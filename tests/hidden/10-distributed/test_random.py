@@ -145,7 +145,7 @@ def test_10_1_where_the_input_is(subject: Any) -> None:
     ("ranks", "rank", "kind"), [(2, 0, "float32"), (3, 1, "bfloat16"), (5, 4, "float64")]
 )
 def test_10_1_all_messages_are_over(subject: Any, ranks: int, rank: int, kind: str) -> None:
-    """Whoever returns has waited for what it sent, too: until then its memory is being read. What
+    """A rank that returns has waited for what it sent, too: until then its memory is read. What
     is sent and received has the input's dtype: a wider one would cost its bytes."""
     p = Program()
     names = code(
@@ -183,7 +183,7 @@ dtypes = [*Group.dtypes, str(total.dtype)]
 
 @pytest.mark.parametrize("size", [0, 4])
 def test_10_1_alone_it_is_a_new_tensor_too(subject: Any, size: int) -> None:
-    """Whoever changes the sum changes nobody's input."""
+    """To change the sum changes no input."""
     p = Program()
     alone = p.call("types:SimpleNamespace", rank_in_group=0, world_size=1)
     x = p.call("torch:ones", [size])
@@ -319,7 +319,7 @@ def test_10_5_any_columns(
 
 @pytest.mark.parametrize("ranks", [7, 8, 16])
 def test_10_5_one_of_many_adds_the_bias(subject: Any, ranks: int) -> None:
-    """The first rank does, and nobody else."""
+    """The first rank does, and no other."""
     p = Program()
     p.see([p.new(f"{DIST}linear:RowParallel", group(p, rank, ranks, ranks)).adds_bias
            for rank in range(ranks)])  # fmt: skip
@@ -637,7 +637,7 @@ after = ids.tolist()
 @few
 @given(vocab=st.integers(1, 300), ranks=st.integers(1, 4), rows=st.integers(1, 3))
 def test_10_7_any_logits(subject: Any, vocab: int, ranks: int, rows: int) -> None:
-    """All logits in order on all ranks, and none of nobody's."""
+    """All logits in order on all ranks, and none of padding."""
     p = Program()
     names = code(
         p,
@@ -1111,7 +1111,7 @@ seen.append(writer.can_write())
     every=st.integers(1, 3),
 )
 def test_10_11_any_moment(subject: Any, chunks: int, messages: list[bytes], every: int) -> None:
-    """Whoever looks between two lines sees whole messages, each once."""
+    """A look between two lines sees whole messages, each once."""
     p = Program()
     names = code(
         p,
@@ -1160,7 +1160,7 @@ for message in messages:
 
 
 def test_10_11_the_fence(subject: Any) -> None:
-    """At some fence of a write the message is whole, and nobody may read it yet. What a read finds
+    """At some fence of a write the message is whole, and no reader may read it. What a read finds
     is what lies there once it has called the fence: header, length and message."""
     p = Program()
     names = code(
@@ -1218,8 +1218,8 @@ def test_10_12_any_requests(subject: Any, reference: Any, data: Any) -> None:
 
 
 def test_10_12_turns_by_hand(subject: Any) -> None:
-    """Whose turn it is among equals is not moved by who has chosen herself; who asks again is
-    where she was sent last; hundreds who run are counted."""
+    """Whose turn it is among equals is not moved by a request that names its engine; one that comes
+    again is where it was sent last; hundreds that run are counted."""
     p = Program()
     router = p.new(f"{DIST}dp_router:DPRouter", 3)
     for rank in (1, None, 1, None, None):
@@ -1237,7 +1237,7 @@ def test_10_12_turns_by_hand(subject: Any) -> None:
 @many
 @given(engines=st.integers(1, 5), picks=st.lists(st.integers(0, 4), min_size=3, max_size=12))
 def test_10_12_any_turns(subject: Any, engines: int, picks: list[int]) -> None:
-    """Idle engines take turns, from the one behind whoever was last."""
+    """Idle engines take turns, from the one behind the last."""
     p = Program()
     router = p.new(f"{DIST}dp_router:DPRouter", engines)
     right, turn = [], 0

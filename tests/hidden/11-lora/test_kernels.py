@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton exists on Linux only")
 
 
 def test_11_8_shrink_through_the_checker(judge: Any) -> None:
-    """Segments of all lengths, slices, odd sizes, far rows and slots, and nobody else's slot."""
+    """Segments of all lengths, slices, odd sizes, far rows and slots, and no other's slot."""
     judge("lora_shrink")
 
 

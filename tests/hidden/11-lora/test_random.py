@@ -361,7 +361,7 @@ def test_11_4_whose_turn_it_was_least_recently(subject: Any) -> None:
 
 
 def test_11_4_the_newest_stays_and_all_others_go(subject: Any) -> None:
-    """Where nobody else may go, the newest stays all the same; later all that are too many go,
+    """Where no other may go, the newest stays all the same; later all that are too many go,
     also from their slots."""
     p = Program()
     manager = manager_of(p, 1, 1)
@@ -427,7 +427,7 @@ def test_11_4_what_is_there_is_not_read_again(subject: Any) -> None:
 
 
 def test_11_4_an_interrupt_while_a_slot_is_written(subject: Any) -> None:
-    """Ctrl-C comes in between: the slot is nobody's, and nothing counts as done."""
+    """Ctrl-C comes in between: the slot is empty, and nothing counts as done."""
     p = Program()
     manager = manager_of(p, 1, 2)
     loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {"layer": []})
@@ -446,7 +446,7 @@ def test_11_4_an_interrupt_while_a_slot_is_written(subject: Any) -> None:
 
 
 def test_11_4_a_dozen_stay(subject: Any) -> None:
-    """Twelve that are kept stay beside one more; while twelve are needed nobody's slot is free,
+    """Twelve that are kept stay beside one more; while twelve are needed no slot is free,
     and while eleven are, that of the twelfth."""
     keys = [f"a{number:02}" for number in range(12)]
     p = Program()
@@ -543,7 +543,7 @@ def test_11_4_any_order_of_use(
 def test_11_5_any_batch(
     subject: Any, names: list[Any], wanted: Any, pinned: list[str], max_loras: int
 ) -> None:
-    """Any running batch, any pins; asked again when nobody runs any more."""
+    """Any running batch, any pins; asked again when none runs any more."""
     p = Program()
     config = p.new("mini_vllm.config:LoRAConfig", max_loras=max_loras)
     gate = p.new("mini_vllm.lora.scheduling:LoRASchedulerExtension", config)
@@ -582,7 +582,7 @@ def test_11_5_an_adapter_is_its_whole_key(subject: Any, others: int) -> None:
 
 @pytest.mark.parametrize(("running", "may"), [("a", False), ("ab", False), ("", True)])
 def test_11_5_who_waits_holds_no_slot(subject: Any, running: str, may: bool) -> None:
-    """The extension knows everybody who is unfinished; only those who run hold a slot."""
+    """The extension knows all unfinished requests; only those that run hold a slot."""
     p = Program()
     config = p.new("mini_vllm.config:LoRAConfig", max_loras=max(len(running), 1))
     gate = p.new("mini_vllm.lora.scheduling:LoRASchedulerExtension", config)
@@ -767,7 +767,7 @@ def test_11_7_nobody_is_foreign(subject: Any) -> None:
 
 
 def test_11_7_a_stranger_is_infinite(subject: Any) -> None:
-    """His rows are lost, and only his."""
+    """The rows of that adapter are lost, and no others."""
     p = Program()
     infinite = p.call("builtins:float", "inf")
     foreign = tensor(p, [[False, True], [True, False], [True, True]], "bool")

@@ -504,8 +504,8 @@ HARD = [
 def test_12_4_states_that_a_longer_word_tells_apart(
     subject: Any, rows: list[list[int]], accepting: list[int], count: int
 ) -> None:
-    """Whoever begins with one group, looks at a group while it shrinks, or forgets half of one
-    that was still to be looked at, has too few states."""
+    """An answer that begins with one group, looks at a group while it shrinks, or forgets half of
+    one that was still to be looked at, has too few states."""
     p = Program()
     table = [[DEAD] * 97 + row + [DEAD] * (159 - len(row)) for row in rows]
     array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))

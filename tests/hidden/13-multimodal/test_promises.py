@@ -139,7 +139,7 @@ def test_13_5_as_many_go_as_must(subject: Any, sizes: list[int], data: Any) -> N
 def test_13_6_the_end_of_a_picture_may_take_nothing(
     subject: Any, rows: int, separators: int, data: Any
 ) -> None:
-    """Its rows are computed, and what is left of it are separators: nobody encodes it again."""
+    """Its rows are computed, and what is left of it are separators: it is not encoded again."""
     p, length = Program(), rows + separators
     mask = (True,) * rows + (False,) * separators
     computed = 1 + rows + data.draw(st.integers(0, separators - 1))

@@ -346,7 +346,7 @@ def test_13_4_rows_come_back_and_not_positions(subject: Any) -> None:
 
 
 def test_13_4_a_hit_takes_rows_and_not_positions(subject: Any) -> None:
-    """What an image that nobody needed has freed, it takes again."""
+    """What an unneeded image has freed, it takes again."""
     p = Program()
     manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
     p.set(manager, "cached", {"dog": p.call("builtins:set")})
@@ -485,7 +485,7 @@ def test_13_5_any_order_of_arrival(
 
 @pytest.mark.parametrize("idle", [["owl"], ["fox"], ["owl", "fox"], ["dog"], ["fox", "dog", "owl"]])
 def test_13_5_who_finds_no_room_pushes_nobody_out(subject: Any, idle: list[str]) -> None:
-    """The cache is full of images that nobody needs any more. All their rows together are one too
+    """The cache is full of images that no request needs. All their rows together are one too
     few, so all of them stay, in their order."""
     p = Program()
     size = sum(SIZES[name] for name in idle)

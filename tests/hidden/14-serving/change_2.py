@@ -1,4 +1,4 @@
-"""Change request 2, on random queues; and whoever was preempted has begun."""
+"""Change request 2, on random queues; and a preempted request has begun."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_14_3_random_messages(subject: Any, reference: Any, running: Any, there:
 
 
 def test_14_3_one_bad_request(subject: Any) -> None:
-    """It is told why, and the next one gets in; after a shutdown was asked for, nobody does."""
+    """It is told why, and the next one gets in; after a shutdown was asked for, none does."""
     there = [["ADD", "x", "bad"], ["ADD", "w", "broken"], ["ADD", "y", "good"]]
     there += [["SHUTDOWN", 1.0], ["ADD", "z", "late"]]
     seen = play(subject, "handle_messages", {}, there)
@@ -135,7 +135,7 @@ def test_14_3_bytes_that_are_no_request(subject: Any) -> None:
 
 
 def test_14_3_nobody_comes_in_at_the_very_end(subject: Any) -> None:
-    """While the loop is being left, whoever comes is told so, as since the end was asked for."""
+    """While the loop is being left, a new request is told so, as since the end was asked for."""
     for state in ("REQUESTED", "SHUTTING_DOWN"):
         seen = play(subject, "handle_messages", {"a": 1}, [["ADD", "z", "late"]], state)
         assert seen["sent"] == [["z", "abort", None]] and seen["diary"] == [], state
@@ -155,7 +155,7 @@ def test_14_3_an_end_counts_from_now_and_never_goes_back(subject: Any) -> None:
 def test_14_4_random_ends(
     subject: Any, reference: Any, running: Any, seconds: float, asleep: bool
 ) -> None:
-    """Everybody is told one end, and the loop is left."""
+    """Every request is told one end, and the loop is left."""
     word = ["SHUTDOWN", seconds]
     words = (running, [], [word]) if asleep and not running else (running, [word], [])
     yours = play(subject, "run_loop", *words)
@@ -189,8 +189,8 @@ def test_14_4_nobody_waits_for_who_is_held(subject: Any) -> None:
 
 
 def test_14_4_nobody_waits_when_nobody_is_left(subject: Any) -> None:
-    """Nobody is unfinished, and blocks are held for other engines: they are let go of at once, and
-    not when the time is over."""
+    """No request is unfinished, and blocks are held for other engines: they are let go of at once,
+    and not when the time is over."""
     p = Program()
     names = p.new("builtins:dict")
     p.call(
@@ -257,14 +257,14 @@ def test_14_9_both_by_hand(subject: Any) -> None:
 
 
 def test_14_9_nothing_is_a_limit_too(subject: Any) -> None:
-    """A limit of 0 lets nobody in; None is no limit."""
+    """A limit of 0 lets none in; None is no limit."""
     for reqs, tokens in ((0, None), (None, 0), (0, 0)):
         for there in ([], [5]):
             (answer,) = play(subject, "admit", there, reqs, tokens, [[1, 1]])
             assert answer.startswith("QueueFullError"), (reqs, tokens, there)
     for reqs, tokens, asked in ((1, None, [2, 1]), (None, 4, [1, 5])):
         (answer,) = play(subject, "admit", [], reqs, tokens, [asked])
-        assert answer.startswith("QueueFullError"), "though nobody is there"
+        assert answer.startswith("QueueFullError"), "though none is there"
 
 
 def test_14_9_who_came_and_went_counts(subject: Any) -> None:

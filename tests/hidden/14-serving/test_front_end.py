@@ -141,7 +141,7 @@ def test_14_1_the_first_may_say_nothing(subject: Any) -> None:
 
 
 def test_14_1_what_is_read_in_stays_as_it_was(subject: Any) -> None:
-    """The later outputs are somebody else's: no list of theirs grows with the first."""
+    """The later outputs belong to the caller: no list of theirs grows with the first."""
     p = Program()
     numbers = [[p.call("builtins:object")] for _ in range(3)]
     first, *later = (
@@ -406,7 +406,7 @@ run(go())
 
 @pytest.mark.parametrize("kind", ["DELTA", "CUMULATIVE"])
 def test_14_5_a_slow_reader_hears_the_end(subject: Any, kind: str) -> None:
-    """While she is busy with the first output, two more steps come, and the request ends."""
+    """While the reader is busy with the first output, two more steps come, and the request ends."""
     ((first, rest),) = left_by(
         subject,
         ENGINE
@@ -482,7 +482,7 @@ def test_14_6_random_steps(
         seen["readers"] = [in_few_words(reader) for reader in seen["readers"]]
     assert yours["diary"] == expected["diary"] and yours["readers"] == expected["readers"]
     assert yours["task"] == expected["task"] and yours["shared"] == expected["shared"]
-    assert not any(yours["late"]), "behind the last slice nobody else has a turn"
+    assert not any(yours["late"]), "behind the last slice no other task has a turn"
 
 
 def in_few_words(said: Any) -> Any:
@@ -502,7 +502,7 @@ def test_14_6_how_it_may_end(subject: Any) -> None:
 
 
 def test_14_6_sizes_by_hand(subject: Any) -> None:
-    """Slices of 128 in order, each step counted; nobody has a turn behind the last slice."""
+    """Slices of 128 in order, each step counted; no other task has a turn behind the last."""
     for size, slices in ((0, []), (128, [128]), (129, [128, 1]), (256, [128, 128])):
         seen = play(subject, "handler", [size, 1])
         sliced = [["slice", count] for count in slices]
@@ -513,7 +513,7 @@ def test_14_6_sizes_by_hand(subject: Any) -> None:
 def test_14_6_nobody_has_a_turn_while_the_next_step_waits(subject: Any) -> None:
     """Of three steps of three slices the first and the last are late."""
     seen = play(subject, "handler", [300, 300, 300], "", [0, 2])
-    first, *shared = seen["shared"]  # before the first slice everybody has had a turn
+    first, *shared = seen["shared"]  # before the first slice every task has had a turn
     assert (first, shared) == (True, [False] * 2 + [True] * 4 + [False] * 2)
 
 
@@ -566,7 +566,7 @@ seen = run(go())
 
 
 def test_14_6_a_stop_string(subject: Any) -> None:
-    """Figures and engine are told of those who met one, and of nobody else; all are delivered."""
+    """Figures and engine are told of those that met one, and of no others; all are delivered."""
     seen = play(subject, "slice_of_outputs", [["a", [1]], ["c", [2]], ["b", [3]]], ["a"])["diary"]
     assert sorted(line for line in seen if line[0] in ("stopped", "abort")) == [
         ["abort", ["a"]], ["stopped", ["a"]],
@@ -601,7 +601,7 @@ def test_14_6_random_slices(
 
 
 def ends_last(diary: list[Any]) -> list[Any]:
-    """Who is told first of a stop string, the figures or the engine, is nobody's business."""
+    """Which is told first of a stop string, the figures or the engine, is free."""
     ends = [line for line in diary if line[0] in ("stopped", "abort")]
     return [line for line in diary if line not in ends] + sorted(ends)
 
@@ -661,7 +661,7 @@ def read(diary: list[Any]) -> list[Any]:
 
 
 def test_14_7_errors_and_ends(subject: Any) -> None:
-    """An error is an event, [DONE] follows it, and nobody talks to who is gone."""
+    """An error is an event, [DONE] follows it, and nothing is sent to a client that is gone."""
     sent = [
         line for line in play(subject, "send_stream", 2, "bug", 1)["diary"] if line[0] == "sent"
     ]
@@ -681,8 +681,8 @@ def test_14_7_errors_and_ends(subject: Any) -> None:
 def test_14_8_random_races(
     subject: Any, reference: Any, work: int, gone: int, fails: bool, cleanup: int, cancelled: int
 ) -> None:
-    """Whoever wins, nothing is left running. Who wins by a turn or two is not asked, nor what is
-    left of cleaning up when the race is cancelled meanwhile."""
+    """Whichever wins, nothing is left running. Which wins by a turn or two is not asked, nor what
+    is left of cleaning up when the race is cancelled meanwhile."""
     more = {"fails": fails, "cleanup": cleanup, "cancelled": cancelled}
     yours = play(subject, "race", work, gone, **more)
     assert "0 tasks left" in yours["diary"]
@@ -695,7 +695,7 @@ def test_14_8_random_races(
 
 
 def test_14_8_by_hand(subject: Any) -> None:
-    """The work wins, fails, is too late, or whoever waits is cancelled: nothing is left running."""
+    """The work wins, fails, is too late, or its caller is cancelled: nothing is left running."""
     ended, none = "listening ended", "0 tasks left"
     cleaned = "work cancelled and cleaned up"
     for work, gone, more, how, diary in [

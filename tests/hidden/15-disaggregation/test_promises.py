@@ -65,7 +65,7 @@ def test_15_3_who_is_asked_for_stays(subject: Any, asked: str) -> None:
 
 
 def test_15_3_a_question_makes_nobody_younger(subject: Any) -> None:
-    """a is the oldest, and goes, however often somebody has asked whether it is there."""
+    """a is the oldest, and goes, however often it was asked for."""
     p = Program()
     manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
     for letter in "ab":
@@ -121,7 +121,7 @@ def test_15_5_any_of_them_may_be_under_way(subject: Any, loading: str) -> None:
 
 def test_15_8_reports_that_come_one_at_a_time(subject: Any) -> None:
     """ben is held, ada is loading; both are named twice by an iterator, and ben is freed once. What
-    is sent is not what he waits for."""
+    is sent is not what it waits for."""
     p = Program()
     state = p.new(f"{KV}remote_kv:TransferState", p.call("builtins:set", ["ada"]))
     ben = p.new("mini_vllm.request:Request", "ben", [1, 2])
@@ -150,7 +150,7 @@ def test_15_9_requests_that_come_one_at_a_time(subject: Any) -> None:
 
 
 def test_15_8_what_was_sent_has_not_arrived(subject: Any) -> None:
-    """ada is loading: that something of hers has been sent is not what she waits for."""
+    """ada is loading: that something of it was sent is not what it waits for."""
     p = Program()
     state = p.new(f"{KV}remote_kv:TransferState", p.call("builtins:set", ["ada"]))
     for kind in ("send", "recv", "recv"):
@@ -162,7 +162,7 @@ def test_15_8_what_was_sent_has_not_arrived(subject: Any) -> None:
 
 
 def test_15_3_blocks_that_come_one_at_a_time(subject: Any) -> None:
-    """Whoever has written them may name them by an iterator, and one of them twice."""
+    """The keys that were written may come from an iterator, and one of them twice."""
     p = Program()
     manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 3)
     manager.prepare_store([key(letter) for letter in "abc"])
@@ -419,7 +419,7 @@ with patch("os.mkdir", side_effect=OSError("no space left on device")):
 @pytest.mark.parametrize("place", [0, 7, 8, 15, 16, 31])
 @pytest.mark.parametrize("part", [0, 1], ids=["another owner", "another block"])
 def test_15_10_every_byte_of_owner_and_name(subject: Any, part: int, place: int) -> None:
-    """An entry belongs to one owner and one block; one byte of either makes it somebody else's."""
+    """An entry belongs to one owner and one block; one byte of either makes it another's."""
     p = Program()
     wanted = [NORTH, key("a")]
     entry = p.call("builtins:bytes.join", b"", p.call(f"{KV}store:pack_entry", *wanted, b"kv"))
@@ -428,7 +428,7 @@ def test_15_10_every_byte_of_owner_and_name(subject: Any, part: int, place: int)
     other[place] ^= 1
     wanted[part] = bytes(other)
     p.see(p.call(f"{KV}store:unpack_entry", *wanted, entry))
-    assert subject.run(p) == [b"kv", None], "an entry of somebody else was read"
+    assert subject.run(p) == [b"kv", None], "an entry of another owner was read"
 
 
 def test_15_10_every_block_counts(subject: Any) -> None:
@@ -465,7 +465,7 @@ left = [path.name for path in store.folder.glob("*/*")]
 
 def test_15_10_two_writers_at_once(subject: Any) -> None:
     """One is about to rename when another writes the same block, and a third one another block:
-    nobody's file is anybody else's, and all three are there."""
+    each writes a file of its own, and all three are there."""
     p = Program()
     store, _ = new_store(p)
     names = p.new("builtins:dict")
@@ -766,7 +766,7 @@ with patch("time.monotonic", return_value=100.0):
 def test_15_13_a_refusal_gives_no_key(
     subject: Any, lease: str, deadline: float | None, block_id: int
 ) -> None:
-    """What refuses a question is sent to whoever asked: it says no name of a lease."""
+    """What refuses a question is sent to the one that asked: it says no name of a lease."""
     p = Program()
     names = p.new("builtins:dict")
     names.update({"lease": lease, "deadline": deadline, "block_id": block_id})
@@ -841,7 +841,7 @@ ask()
 
 
 def test_15_13_a_release_waits_for_its_request(subject: Any) -> None:
-    """ada's reader has let go while she runs: that counts once she has ended, and not before."""
+    """ada's reader has let go while ada runs: that counts once ada has ended, and not before."""
     p = Program()
     table = p.new(f"{KV}leases:Leases", "north", NORTH, 10.0)
     ada, ben = (p.new(f"{KV}leases:Lease", name, [4], d) for name, d in (("a", None), ("b", 5.0)))

@@ -68,7 +68,7 @@ def test_15_2_any_tier(subject: Any, reference: Any, data: Any) -> None:
 
 
 def whichever_is_free(seen: list[Any]) -> list[Any]:
-    """Which of the free blocks a key gets is nobody's business: only how many, each of its own."""
+    """Which of the free blocks a key gets is free: only how many, each of its own."""
 
     def number(found: re.Match[str]) -> str:
         ids = re.findall(r"\d+", found[0])
@@ -184,8 +184,8 @@ def test_15_7_any_arrival(subject: Any, reference: Any, data: Any) -> None:
     nothing = p.new("mini_vllm.core.kv_cache_manager:KVCacheBlocks")
     manager.allocate_for_load(request, max(came, 1), 0, nothing, False)
     p.set(request, "num_computed_tokens", came)
-    everybody = [p.call("builtins:set", ["ada", "ben"]) for _ in range(3)]
-    state = p.new(f"{KV}remote_kv:TransferState", *everybody)
+    both = [p.call("builtins:set", ["ada", "ben"]) for _ in range(3)]
+    state = p.new(f"{KV}remote_kv:TransferState", *both)
     p.call(f"{KV}remote_kv:take_arrived", state, manager, request)
     p.see(request.num_computed_tokens)
     p.see(manager.get_block_ids("ada"))

@@ -25,7 +25,7 @@ V0 = "mini_vllm.policies.vllm_v0"
 
 @dataclass
 class Story:
-    """Who arrives at which step, and the limits of whoever serves them."""
+    """Which requests arrive at which step, and the limits of the engine that serves them."""
 
     target: str
     limits: SchedulerConfig
@@ -75,7 +75,7 @@ def serve(worker: Worker, story: Story) -> list[dict[str, Any]]:
     """What is decided in each step: whose tokens, who goes, and how many blocks move.
 
     Raises:
-        RuleBroken: a plan cannot be carried out, or somebody would read what is not his own.
+        RuleBroken: a plan cannot be carried out, or a request would read what is not its own.
     """
     scheduler = RemoteScheduler(worker, story.target, story.limits, story.cache, story.options)
     referee = Referee(story.limits, story.cache)

@@ -26,7 +26,7 @@ is 5 % better. Among 10,000 draws of six of the 22 the least ratio was 1.050."""
 
 
 def race(make: Callable[..., Any], name: str, seed: int, requests: int, every: int) -> Figures:
-    """Serve a workload; RuleBroken if a plan cannot be carried out or somebody is not served."""
+    """Serve a workload; RuleBroken if a plan cannot be carried out or a request is not served."""
     workload, cost = WORKLOADS[name], load_model()
     run = simulate(make, workload, workload.arrivals(seed, requests), cost, every)
     return figures(run, workload, cost)
@@ -39,7 +39,7 @@ def remote(subject: Any) -> Callable[[SchedulerConfig, CacheConfig], Scheduler]:
 
 @pytest.fixture(scope="module")
 def draw(request: Any) -> random.Random:
-    """Seeds that nobody has seen before; those of one grade repeat with its own seed."""
+    """Seeds made from the grade's own, so that a grade repeats."""
     return random.Random(f"capstone:{request.config.getoption('hypothesis_seed', None) or 0}")
 
 

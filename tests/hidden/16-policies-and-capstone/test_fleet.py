@@ -186,8 +186,8 @@ def test_16_8_the_time_by_hand(subject: Any) -> None:
 
 
 def test_16_8_the_placement_by_hand(subject: Any) -> None:
-    """Room for exactly the prompt is room; nobody's room is everybody's; the quieter of equal ones;
-    short prompts stay where they are answered."""
+    """Room for exactly the prompt is room; without room on any, all are asked; the quieter of equal
+    ones; short prompts stay where they are answered."""
     p = Program()
     known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
     policy, job = p.new(f"{FLEET}:EarliestFirstToken", known), p.new(f"{FLEET}:Job", 40, 1.0, 1.0)
@@ -286,7 +286,7 @@ SEEDS = 2
 
 @pytest.fixture(scope="module")
 def draw(request: Any) -> random.Random:
-    """Seeds that nobody has seen before; those of one grade repeat with its own seed."""
+    """Seeds made from the grade's own, so that a grade repeats."""
     return random.Random(f"fleet:{request.config.getoption('hypothesis_seed', None) or 0}")
 
 

@@ -103,7 +103,7 @@ def test_16_1_a_prompt_may_take_the_whole_budget(subject: Any) -> None:
 
 
 def test_16_1_admission_can_be_paused(subject: Any, reference: Any) -> None:
-    """Paused, a step makes tokens though somebody waits."""
+    """Paused, a step makes tokens though a request waits."""
     p = Program()
     config = p.new("mini_vllm.config:SchedulerConfig", 24, 4, 64)
     cache = p.new("mini_vllm.config:CacheConfig", 4, 21)
@@ -137,7 +137,7 @@ def test_16_1_a_prompt_of_the_models_whole_length(subject: Any) -> None:
 
 
 def test_16_1_who_is_sent_away_stops_nobody(subject: Any) -> None:
-    """ "b" can never fit and ends. Nobody else waits, so the same step gives "a" its token."""
+    """ "b" can never fit and ends. No other waits, so the same step gives "a" its token."""
     p = Program()
     s = prompts_first(p, 5)
     s.add_request(request(p, "a", [1, 2, 3]))
@@ -323,8 +323,7 @@ def test_16_2_a_child_has_not_found_what_it_was_given(subject: Any) -> None:
 def test_16_2_as_many_blocks_as_were_announced(
     subject: Any, length: int, slots: int, shared: bool
 ) -> None:
-    """Whoever asks first how many blocks it takes is told the truth, beyond the model's 64 tokens
-    as well."""
+    """The count that is asked for first is right, beyond the model's 64 tokens as well."""
     p = Program()
     m = manager(p, 40)
     a = hold(p, m, "a", length)
@@ -629,8 +628,8 @@ def test_16_5_tokens_count_as_room(subject: Any) -> None:
 
 
 def test_16_5_as_many_go_as_it_takes(subject: Any) -> None:
-    """Five came after the one who waits, and all five go; who came a tenth of a second before him
-    stays, though he does not fit even so."""
+    """Five came after the one that waits, and all five go; one that came a tenth of a second
+    before it stays, though it does not fit even so."""
     p = Program()
     config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64, "priority")
     cache = p.new("mini_vllm.config:CacheConfig", 4, 14, False)
@@ -648,8 +647,8 @@ def test_16_5_as_many_go_as_it_takes(subject: Any) -> None:
 @pytest.mark.parametrize("status", ["WAITING", "PREEMPTED"])
 @pytest.mark.parametrize("later", [2.0**-30, 1e-5, 1.0])
 def test_16_5_by_however_little(subject: Any, status: str, later: float) -> None:
-    """Who came a moment after the one who waits must go, and who came with him or before may stay.
-    The one who waits may have run before."""
+    """One that came a moment after the one that waits must go, and one that came with it or before
+    may stay. The one that waits may have run before."""
     p = Program()
     config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64, "priority")
     cache = p.new("mini_vllm.config:CacheConfig", 4, 7, False)
@@ -668,7 +667,7 @@ def test_16_5_by_however_little(subject: Any, status: str, later: float) -> None
 @many
 @given(data=st.data())
 def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
-    """Any urgencies, one group among them, and somebody who waits."""
+    """Any urgencies, one group among them, and one that waits."""
     p = Program()
     blocks, rows = data.draw(st.integers(10, 20)), data.draw(st.integers(5, 7))
     config = p.new("mini_vllm.config:SchedulerConfig", 64, rows, 64, "priority")

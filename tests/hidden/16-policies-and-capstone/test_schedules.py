@@ -1,4 +1,4 @@
-"""Random schedules: the same decisions as the reference, and nobody reads another's keys and
+"""Random schedules: the same decisions as the reference, and none reads another's keys and
 values."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_16_4_random_groups_are_swapped(stories: Any, seed: int) -> None:
 @few
 @given(seed=seeds)
 def test_16_4_urgent_groups_swap_others(stories: Any, seed: int) -> None:
-    """The same under priorities: a prompt may start while somebody is swapped out."""
+    """The same under priorities: a prompt may start while a request is swapped out."""
     stories.check(stories.groups(seed, "priority", "SWAP"))
 
 

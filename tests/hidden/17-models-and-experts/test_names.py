@@ -160,8 +160,9 @@ def test_17_2_renamed_in_order(ask: Any, names: list[str], table: list[tuple[str
 PARTS = """
 from mini_vllm.model.moe.expert_names import expert_parts, rows_of
 found = expert_parts(name, shape, is_transposed, is_interleaved)
+rows = shape[2] if is_transposed and len(shape) > 2 else shape[1]
 told = [shape] + [
-    [ours, part.expert, list(range(10**4)[part.rows]), list(part.shape), type(part).__name__]
+    [ours, part.expert, list(range(rows)[part.rows]), list(part.shape), type(part).__name__]
     for ours, part in found.items()
 ]
 """

@@ -28,7 +28,7 @@ for number, size in enumerate(sizes):
     result = pool_chunk(kind, chunk, end, length, kept)
     found.append(None if result is None else [result.double().clone(), str(result.dtype)])
     chunk.fill_(-99)
-    held.append(sum(len(rows) for rows in kept))
+    held.append(sum(rows.numel() for rows in kept) // states.shape[1])
 told = [found, held]
 """
 

@@ -41,15 +41,14 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return e / e.sum(-1, keepdims=True)
 
 
-def same(found: list[Any], ids: np.ndarray, weights: np.ndarray, in_order: bool = True) -> None:
-    """The same experts with the same weights, float32, and the logits as they were."""
+def same(found: list[Any], ids: np.ndarray, weights: np.ndarray) -> None:
+    """The same experts with the same weights, in any order; float32; the logits are unchanged."""
     mine, theirs = np.asarray(found[0], dtype=np.float64), np.asarray(found[1])
     assert found[2] == "torch.float32" and found[3] is True
     assert theirs.shape == ids.shape and mine.shape == ids.shape
-    if not in_order:
-        order, wanted = theirs.argsort(-1), ids.argsort(-1)
-        mine, theirs = (np.take_along_axis(x, order, -1) for x in (mine, theirs))
-        ids, weights = (np.take_along_axis(x, wanted, -1) for x in (ids, weights))
+    order, wanted = theirs.argsort(-1), ids.argsort(-1)
+    mine, theirs = (np.take_along_axis(x, order, -1) for x in (mine, theirs))
+    ids, weights = (np.take_along_axis(x, wanted, -1) for x in (ids, weights))
     assert np.array_equal(theirs, ids)
     assert np.allclose(mine, weights, rtol=1e-5, atol=1e-7)
 
@@ -175,7 +174,7 @@ def test_17_5_groups_scores_and_biases(
                    scoring_func=scoring, routed_scaling_factor=factor)  # fmt: skip
     found = ask(ROUTE, name="grouped_topk", logits=logits.tolist(), k=k, dtype="float32",
                 options=options, bias=None if bias is None else bias.tolist())  # fmt: skip
-    same(found, ids, weights * factor, in_order=False)
+    same(found, ids, weights * factor)
     if bias is not None:
         assert np.array_equal(found[4], bias), "the bias was changed"
 

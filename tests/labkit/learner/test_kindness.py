@@ -323,7 +323,7 @@ def test_a_fault_of_a_file_that_another_imports_is_named_in_its_own_line(
         ("from helpers import twice", "helpers.py lies beside it, but only the course's own files"),
         ("import fifo", "fifo.py stands in for toy.fifo: from toy.fifo import"),
         ("import mini_vllm.configs", "The engine has no such module"),
-        ("print(input())", "nobody can type while tests run"),
+        ("print(input())", "nothing can be typed while tests run"),
     ],
 )
 def test_what_a_file_cannot_import_is_told_with_the_way_out(
@@ -469,7 +469,7 @@ def test_code_that_waits_for_the_keyboard_is_told_that_nobody_types(toy: Course,
     solve(toy)
     text = lab(toy).read_text()
     lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
-    says(screen(toy)[0], "nobody can type while tests run")
+    says(screen(toy)[0], "nothing can be typed while tests run")
 
 
 def test_a_failure_is_shown_before_the_last_function_is_written(toy: Course) -> None:

@@ -179,7 +179,7 @@ def test_three_other_solutions_differ_in_most_functions(number: str) -> None:
                 body = "".join(map(ast.dump, mine[hole].statements))
                 seen.setdefault(f"{module}:{hole}", set()).add(body)
                 seen[f"{module}:{hole}"].add("".join(map(ast.dump, reference[hole].statements)))
-    different = sum(len(bodies) == 4 for bodies in seen.values())
+    different = sum(len(bodies) >= 4 for bodies in seen.values())
     assert different >= 0.8 * len(seen), [hole for hole, b in seen.items() if len(b) < 4]
 
 

@@ -42,7 +42,7 @@ def test_08_8_drafts_need_slots(lab: Any) -> None:
 
 
 def test_08_8_without_a_slot_the_newest_token_waits(lab: Any) -> None:
-    """A prompt that fills its blocks: the newest token has no slot yet. Nobody else's is taken."""
+    """A prompt that fills its blocks: the newest token has no slot yet, and gets no other's."""
     step = [lab.request("a", range(9), computed=0, scheduled=8, blocks=BLOCKS)]
     got = lab.draft(step, k=3)
     expect(

@@ -1,4 +1,4 @@
-"""Task 09.14: kernels: store and read an int8 KV cache. Slots that nobody may see are watched."""
+"""Task 09.14: kernels: store and read an int8 KV cache. Slots of no request are watched."""
 
 from __future__ import annotations
 

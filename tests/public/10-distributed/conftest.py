@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- who is who
 def rank(number: int, world_size: int) -> GroupCoordinator:
-    """One of several ranks, for arithmetic: there is nobody to talk to."""
+    """One of several ranks, for arithmetic: it has no neighbours."""
     from mini_vllm.distributed.parallel_state import GroupCoordinator
 
     return GroupCoordinator(range(world_size), number)
@@ -78,8 +78,8 @@ def row_layer(group: GroupCoordinator, weight: Tensor, bias: Tensor | None) -> L
 
 # ---------------------------------------------------------------- plans on their way
 def plan(sizes: dict[str, int], cached: CachedRequestData | None = None) -> SchedulerOutput:
-    nobody = CachedRequestData([], [], set(), {})
-    return SchedulerOutput([], cached or nobody, sizes, sum(sizes.values()), {}, {}, [], set())
+    none = CachedRequestData([], [], set(), {})
+    return SchedulerOutput([], cached or none, sizes, sum(sizes.values()), {}, {}, [], set())
 
 
 class Engine:

@@ -37,7 +37,7 @@ def test_10_10_never_more_than_there_is_room_for(lab: Any) -> None:
 
 
 def test_10_10_a_full_queue_plans_nothing(lab: Any) -> None:
-    """Somebody has filled it: take the oldest out first."""
+    """The queue is full already: take the oldest out first."""
     engine = lab.Engine([1] * 5, depth=2)
     engine.queue.extendleft([engine.submit(), engine.submit()])
     expect(engine.step(), "finish 0", at="two plans under way, room for two")

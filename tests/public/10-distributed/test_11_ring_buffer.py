@@ -36,7 +36,7 @@ def test_10_11_how_it_lies_in_memory(lab: Any) -> None:
 
 
 def test_10_11_who_may(lab: Any) -> None:
-    """Nobody's, then the readers', then the writer's again when all have read."""
+    """A chunk is free, then the readers', then the writer's again when all have read."""
     ring = lab.Shared(readers=2, chunks=1)
     a, b = ring.readers
 

@@ -49,7 +49,7 @@ def test_10_12_the_turn_follows_the_chosen() -> None:
 
 
 def test_10_12_a_burst() -> None:
-    """Nobody tells new counts in between: 400 requests are 100 for each of four."""
+    """No new counts come in between: 400 requests are 100 for each of four."""
     made = DPRouter(4)
     chosen = [made.get_core_engine_for_request(f"r{number}") for number in range(400)]
     expect([chosen.count(engine) for engine in range(4)], [100] * 4, at="400 requests at once")

@@ -12,7 +12,7 @@ from mini_vllm.distributed.collectives import ring_all_reduce
 
 
 def test_10_1_three_ranks_three_numbers(lab: Any) -> None:
-    """1 2 3, 10 20 30 and 100 200 300: everybody gets 111 222 333."""
+    """1 2 3, 10 20 30 and 100 200 300: each rank gets 111 222 333."""
     inputs = [torch.tensor([1, 2, 3]) * 10**rank for rank in range(3)]
     results, _ = lab.run_messages(inputs, ring_all_reduce)
     for rank, result in enumerate(results):
@@ -20,13 +20,13 @@ def test_10_1_three_ranks_three_numbers(lab: Any) -> None:
 
 
 def test_10_1_alone() -> None:
-    """One rank has the sum already, and asks nobody."""
+    """One rank has the sum already, and sends nothing."""
 
-    class Nobody:
+    class NoTransport:
         rank_in_group, world_size = 0, 1
 
     x = torch.tensor([1.0, 2.0])
-    yours = ring_all_reduce(x, Nobody())  # type: ignore[arg-type]
+    yours = ring_all_reduce(x, NoTransport())  # type: ignore[arg-type]
     expect(yours.tolist(), [1.0, 2.0], at="one rank")
 
 
@@ -52,7 +52,7 @@ def test_10_1_any_shape_and_dtype(lab: Any) -> None:
 
 
 def test_10_1_your_own_stays(lab: Any) -> None:
-    """The input is as it was: somebody may still need it."""
+    """The input is as it was: the caller may still need it."""
     inputs = [torch.tensor([1.0, 2.0, 3.0, 4.0]) for _ in range(2)]
     lab.run_messages(inputs, ring_all_reduce)
     expect(inputs[0].tolist(), [1.0, 2.0, 3.0, 4.0], at="x of rank 0, afterwards")

@@ -25,7 +25,7 @@ def test_10_2_only_bytes() -> None:
 
 
 def test_10_2_alone() -> None:
-    """One rank sends nothing, and waits for nobody."""
+    """One rank sends nothing, and waits for none."""
     expect(float(ring_time(1000, 1, 1.0, 1.0)), 0.0, at="ring, one rank")
     expect(float(one_shot_time(1000, 1, 1.0, 1.0)), 0.0, at="one shot, one rank")
 

@@ -1,4 +1,4 @@
-"""Change request 1: whoever was refused eight times holds the door."""
+"""Change request 1: after eight refusals a request keeps others out."""
 
 from __future__ import annotations
 

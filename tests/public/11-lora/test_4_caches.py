@@ -36,7 +36,7 @@ def test_11_4_the_least_recently_used_goes(lab: Any) -> None:
 
 
 def test_11_4_load_before_anybody_goes(lab: Any) -> None:
-    """Host memory: an adapter that cannot be loaded costs nobody its place."""
+    """Host memory: an adapter that cannot be loaded costs no other its place."""
     manager = shelf(lab)
     with pytest.raises(ValueError, match="there is no adapter"):
         manager.add_adapter("broken", "/broken")
@@ -59,7 +59,7 @@ def test_11_4_the_new_one_never_goes(lab: Any) -> None:
 
 
 def test_11_4_an_empty_slot_first(lab: Any) -> None:
-    """Slots: the first empty one, before anybody is thrown out."""
+    """Slots: the first empty one, before an adapter is evicted."""
     manager = shelf(lab)
     expect(manager._choose_slot([]), 0, at="two empty slots")
     expect(manager.activate("pirate", ["pirate"]), 0, at="pirate is activated")
@@ -89,7 +89,7 @@ def test_11_4_whom_the_step_needs_stays(lab: Any) -> None:
 
 
 def test_11_4_pinned_adapters_stay(lab: Any) -> None:
-    """Slots: a pinned adapter keeps its slot; if nobody may go, the answer is None."""
+    """Slots: a pinned adapter keeps its slot; if none may go, the answer is None."""
     manager = shelf(lab)
     manager.activate("pirate", [])
     manager.activate("json", [])

@@ -45,7 +45,7 @@ def test_11_5_the_base_takes_no_slot(lab: Any) -> None:
 
 
 def test_11_5_pinned_adapters_hold_a_slot(lab: Any) -> None:
-    """A pinned adapter holds its slot though nobody runs with it."""
+    """A pinned adapter holds its slot though no request runs with it."""
     expect(ask(lab, "json", [], 1, "pirate"), False, at="pirate is pinned, max_loras 1")
     expect(ask(lab, "pirate", [], 1, "pirate"), True, at="pirate itself may come")
     expect(ask(lab, "json", ["pirate"], 2, "pirate"), True, at="pirate is pinned and runs")

@@ -44,7 +44,7 @@ def test_11_7_every_row_its_own(lab: Any, way: Any) -> None:
 
 @WAYS
 def test_11_7_the_base_keeps_every_bit(lab: Any, way: Any) -> None:
-    """-1 is nobody: not the last slot."""
+    """-1 is no slot: not the last one."""
     rows = lab.Rows([-1, 2, -1, -1])
     rows.check(way(rows), "slots - 2 - -")
 

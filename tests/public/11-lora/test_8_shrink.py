@@ -1,4 +1,4 @@
-"""Task 11.8: the shrink kernel. Slots that nobody uses are NaN, and reading them is noticed."""
+"""Task 11.8: the shrink kernel. Unused slots are NaN, and reading them is noticed."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_change_2_too_late(clock: SimpleNamespace) -> None:
 
 
 def test_change_2_what_is_compiled_is_not_late(clock: SimpleNamespace) -> None:
-    """Compiled, but nobody had a place for it: that is no failure."""
+    """Compiled, but no place was free for it: that is no failure."""
     done: Future[Any] = Future()
     done.set_result(object())
     manager = manager_of(done=done)

@@ -87,7 +87,7 @@ def test_12_10_a_call_behind_a_call() -> None:
 
 
 def test_12_10_several_stacks_at_once() -> None:
-    """root = x "1" | y "2", and both x and y are a's: nobody knows yet which it is."""
+    """root = x "1" | y "2", and both x and y are a's: it is open yet which."""
     walk = pushdown({"root": ([{}, {"1": 3}, {"2": 3}, {}], {3}, {0: {"x": 1, "y": 2}}),
                      "x": ([{"a": 1}, {"a": 1}], {1}, {}),
                      "y": ([{"a": 1}, {}], {1}, {})})  # fmt: skip

@@ -44,7 +44,7 @@ def test_12_11_bit_31_is_a_token_like_any_other() -> None:
 
 
 def test_12_11_rows_of_the_batch_by_their_index() -> None:
-    """Mask 0 is for row 2, mask 1 for row 0; row 1 is nobody's and stays."""
+    """Mask 0 is for row 2, mask 1 for row 0; row 1 has no mask and stays."""
     found = run(torch.zeros(3, 3), words([0], [1, 2]), [2, 0])
     expect(found, [[OUT, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, OUT, OUT]], at="indices 2, 0")
 

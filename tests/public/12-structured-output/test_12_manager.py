@@ -58,7 +58,7 @@ class Broken(Diary):
 
 
 class Strict(Future):  # type: ignore[type-arg]
-    """A compilation that notices when somebody waits for it."""
+    """A compilation that notices when it is waited for."""
 
     def result(self, timeout: float | None = None) -> Any:
         assert self.done(), "result() before done(): everybody would stand still"
@@ -133,7 +133,7 @@ def test_12_12_a_row_for_each_draft_and_one_for_the_bonus() -> None:
 
 
 def test_12_12_everything_is_taken_back() -> None:
-    """Nobody knows yet which drafts are kept."""
+    """It is not known yet which drafts are kept."""
     grammar = Diary()
     expect(rows(grammar, [0, 1, 2]), [1, 2, 4, 8], at="drafts a, b, c")
     expect(grammar.taken, 0, at="tokens taken afterwards")

@@ -35,7 +35,7 @@ def test_12_3_free_moves_are_followed_on_and_on() -> None:
 
 
 def test_12_3_circles_end() -> None:
-    """0 -> 1 -> 0 is a circle; whoever was there is not visited again."""
+    """0 -> 1 -> 0 is a circle; a state is visited once."""
     nfa = machine({0: [1], 1: [0, 2]}, {}, 3)
     expect(epsilon_closure(nfa, [0]), frozenset({0, 1, 2}), at="0 -> 1 -> 0, and 1 -> 2")
 

@@ -67,7 +67,7 @@ def test_12_6_a_row_is_made_once(lab: Any) -> None:
     chain = lab.HandMade([{"a": 1}, {}], {1})
     index = TokenIndex(chain, TokenTable(lab.TEXTS))
     first = index.row(0).copy()
-    chain.step = None  # whoever walks now fails
+    chain.step = None  # to walk now fails
     expect(np.array_equal(index.row(0), first), True, at="the same row again")
 
 

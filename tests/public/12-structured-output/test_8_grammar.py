@@ -111,7 +111,7 @@ def test_12_8_more_than_there_is_cannot_be_taken_back(grammar: NativeGrammar) ->
 
 
 def test_12_8_unknown_tokens_are_refused(grammar: NativeGrammar) -> None:
-    """Ids that are no text, or that nobody has."""
+    """Ids that are no text, or are not in the vocabulary."""
     for token in (99, -1):
         expect(grammar.accept_tokens("r", [token]), False, at=f"token {token}")
 

@@ -1,4 +1,4 @@
-"""Change request 1: of the images that nobody needs, the one with the most rows goes first."""
+"""Change request 1: of the images that no request needs, the one with the most rows goes first."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def request(name: str, *images: Any, length: int = 40) -> Request:
 
 
 def holding(size: int, *names: str, free: tuple[str, ...] = ()) -> EncoderCacheManager:
-    """A cache of ``size`` rows with these images, needed by "zoe"; those in ``free`` by nobody."""
+    """A cache of ``size`` rows with these images, needed by "zoe"; those in ``free`` by none."""
     manager = EncoderCacheManager(size)
     for name in (*free, *names):
         manager.cached[name] = set() if name in free else {"zoe"}

@@ -29,7 +29,7 @@ def test_13_3_a_picture_moves_those_behind_it() -> None:
 
 
 def test_13_3_text_stays_as_it_is() -> None:
-    """Without a picture nothing changes, and the caller keeps his own list."""
+    """Without a picture nothing changes, and the caller's list is not changed."""
     prompt = [1, 2, 3]
     yours = places(prompt, [])
     expect(yours, ([1, 2, 3], []), at="no picture")

@@ -25,7 +25,7 @@ def test_13_4_who_finds_an_image_needs_it(lab: Any) -> None:
 
 
 def test_13_4_an_image_that_nobody_needed_is_no_room_any_more(lab: Any) -> None:
-    """An image leaves `freeable` when somebody finds it."""
+    """An image leaves `freeable` when a request finds it."""
     manager = lab.holding(10, free=("cat", "dog"))
     one = lab.request("ana", lab.image(0, "owl"), lab.image(4, "dog"))
     expect(manager.check_and_update_cache(one, 1), True, at="the dog, image 1 of the request")
@@ -35,7 +35,7 @@ def test_13_4_an_image_that_nobody_needed_is_no_room_any_more(lab: Any) -> None:
 
 
 def test_13_4_the_last_one_makes_room(lab: Any) -> None:
-    """An image stays cached while nobody needs it."""
+    """An image stays cached when no request needs it."""
     manager = lab.holding(10, "cat")
     ana = lab.request("ana", lab.image(2, "cat"))
     manager.cached["cat"] = {"zoe", "ana"}

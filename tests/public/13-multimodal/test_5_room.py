@@ -22,7 +22,7 @@ def test_13_5_it_must_fit_the_budget(lab: Any) -> None:
 
 
 def test_13_5_empty_rows_suffice(lab: Any) -> None:
-    """Nobody is evicted without need."""
+    """No image is evicted without need."""
     manager = lab.holding(10, free=("cat",))
     expect(ask(lab, manager, "dog"), True, at="6 rows are empty, the dog has 6")
     expect(manager.freed, [], at="freed")

@@ -33,7 +33,7 @@ def test_13_6_what_the_range_does_not_touch_waits(lab: Any) -> None:
 
 
 def test_13_6_what_the_range_does_not_touch_is_not_asked_for(lab: Any) -> None:
-    """Nobody needs an image that begins or ends where the range ends or begins."""
+    """An image that only touches the range, at its begin or end, is not needed."""
     for computed, new in ((0, 2), (6, 4)):
         encoder = lab.encoder()
         encoder.manager = lab.holding(20, free=("cat", "dog"))

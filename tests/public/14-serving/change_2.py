@@ -18,7 +18,7 @@ def test_change_2_who_waits_is_told_first() -> None:
 
 
 def test_change_2_all_run() -> None:
-    """Three rows for three requests: nobody waits, nothing changes."""
+    """Three rows for three requests: none waits, nothing changes."""
     ends, _ = shut_down_after({"ana": 2, "ben": 3, "cleo": 4}, 3, 1, 60.0)
     expect(ends, [("ana", "length"), ("ben", "length"), ("cleo", "length")], at="three rows")
 

@@ -16,7 +16,7 @@ def gaps(times: list[float]) -> list[float]:
 
 
 def test_14_13_all_at_once(scene: Any) -> None:
-    """An infinite rate: nobody waits."""
+    """An infinite rate: no request waits."""
     expect(scene.load_times(3, math.inf, 1.0, 0), [0.0, 0.0, 0.0], at="rate inf")
 
 

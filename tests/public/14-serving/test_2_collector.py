@@ -13,7 +13,7 @@ def text(seen: Any) -> Any:
 
 
 def test_14_2_unread_outputs_become_one(scene: Any, part: Any) -> None:
-    """Three outputs that nobody has read are read as one; then the slot is empty."""
+    """Three outputs that were not read yet are read as one; then the slot is empty."""
     puts = [["put", {"parts": [part(letter)]}] for letter in "abc"]
     seen = scene.collect("DELTA", [*puts, ["read"], ["look"]])
     expect([text(s) for s in seen], ["abc", None], at="put a, b, c; read; look")

@@ -16,7 +16,7 @@ def test_14_3_without_work_it_sleeps(scene: Any) -> None:
 
 
 def test_14_3_a_message_without_work_does_not_end_the_sleep(scene: Any) -> None:
-    """After an ABORT of nobody there is still nothing to do: it sleeps on."""
+    """After an ABORT of an unknown request there is still nothing to do: it sleeps on."""
     seen = scene.take_messages({}, [], later=[["ABORT", ["x"]], ADD])
     sleeps = [line for line in seen["diary"] if line == ["slept"]]
     expect(len(sleeps), 2, at="an ABORT, then an ADD", diary=seen["diary"])

@@ -27,7 +27,7 @@ def test_14_4_who_is_left_is_told(scene: Any) -> None:
 
 
 def test_14_4_no_time_at_all(scene: Any) -> None:
-    """A shutdown in 0 seconds: everybody is told in the next turn."""
+    """A shutdown in 0 seconds: every request is told in the next turn."""
     seen = scene.run_loop({"a": 5, "b": 9}, [["SHUTDOWN", 0.0]])
     expect(ends(seen), [["a", "abort"], ["b", "abort"]], at="0 seconds")
 

@@ -12,7 +12,7 @@ STEPS = [[[1], None], [[2], None], [[3], "length"]]
 
 
 def test_14_5_watched_before_it_is_sent(scene: Any) -> None:
-    """When the engine gets a request, somebody already waits for its outputs, and counts them."""
+    """When the engine gets a request, its collector is registered, and so are its figures."""
     seen = scene.add_requests([{"prompt": 4}])
     expect(seen["diary"], [["sent", 4, True]], at="a prompt of 4 tokens; True: it was watched")
     expect(

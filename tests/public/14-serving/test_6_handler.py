@@ -1,4 +1,4 @@
-"""Task 14.6: one task takes every step apart, and tells everybody when it cannot."""
+"""Task 14.6: one task takes every step apart, and tells every request when it cannot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_14_6_others_run_between(scene: Any) -> None:
 
 
 def test_14_6_no_turn_while_late(scene: Any) -> None:
-    """While the next step waits already, nobody runs in between: what piles up is sent as one."""
+    """While the next step waits already, no other task runs: what piles up is sent as one."""
     seen = scene.handler([300, 300], late=[0])
     expect(
         seen["shared"], [True, False, False] + [True] * 3, at="the first step is late, not the next"
@@ -56,7 +56,7 @@ def test_14_6_a_mistake_of_ours(scene: Any) -> None:
 
 
 def test_14_6_being_cancelled_is_no_failure(scene: Any) -> None:
-    """A shutdown cancels the task: nobody is told of a failure."""
+    """A shutdown cancels the task: no request is told of a failure."""
     seen = scene.handler([1], "cancel")
     expect(
         [seen["readers"], seen["task"]], [[None, None], "cancelled"], at="cancelled while it waits"

@@ -59,7 +59,7 @@ def test_14_7_the_head_does_not_wait(scene: Any) -> None:
 
 
 def test_14_7_another_last_line(scene: Any) -> None:
-    """Whoever wants no [DONE] says so; there is still a last message."""
+    """Without [DONE], if that was asked for; there is still a last message."""
     diary = scene.send_stream(1, done="")["diary"]
     expect(diary[-1], ["sent", "", False], at="done is empty")
 

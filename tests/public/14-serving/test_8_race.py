@@ -15,7 +15,7 @@ def test_14_8_listening(scene: Any) -> None:
 
 
 def test_14_8_the_work_wins(scene: Any) -> None:
-    """Its answer comes back, and nobody listens any more."""
+    """Its answer comes back, and the listener has ended."""
     seen = scene.race(4, -1)
     expect(
         seen,
@@ -25,7 +25,7 @@ def test_14_8_the_work_wins(scene: Any) -> None:
 
 
 def test_14_8_the_client_wins(scene: Any) -> None:
-    """The work is cancelled, and the caller learns that nobody is there."""
+    """The work is cancelled, and the caller learns that the client is gone."""
     seen = scene.race(40, 3)
     expect(seen["how"].partition(":")[0], "ClientGoneError", at="it leaves after 3 turns")
     expect(

@@ -43,7 +43,7 @@ def key(name: str) -> bytes:
 
 # ---------------------------------------------------------------- the tier
 def shelf(**ref_counts: int) -> LRUCachePolicy:
-    """Blocks by name, oldest first, with who holds them: -1 being written, 0 nobody, 1 a reader."""
+    """Blocks by name, oldest first, with their holders: -1 being written, 0 none, 1 a reader."""
     policy = LRUCachePolicy(8)
     for place, (name, ref_cnt) in enumerate(ref_counts.items()):
         policy.insert(key(name), BlockStatus(place, ref_cnt))
@@ -179,7 +179,7 @@ class South(P2pTcpConnector):
         """Begin a fetch; its answer comes when the Future that is returned gets a result."""
         source = RemotePrefill("north", request_id, "lease", "127.0.0.1", 1, [5], 4)
         answer: Future[bytes] = Future()
-        answer.set_running_or_notify_cancel()  # its thread has begun: nobody can call it off
+        answer.set_running_or_notify_cancel()  # its thread has begun: it cannot be cancelled
         self.fetches[request_id] = Fetch(Pull(source, [5], list(blocks)), deadline, answer)
         return answer
 

@@ -126,7 +126,7 @@ def test_15_10_a_disk_that_fails(lab: Any, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_15_10_a_bad_file_goes(lab: Any, tmp_path: Path) -> None:
-    """An unsound file is deleted, so that nobody is offered it again."""
+    """An unsound file is deleted, so that no later request is offered it."""
     store = lab.store(tmp_path)
     store.put(lab.key("a"), PAYLOAD)
     path = store.path_of(lab.key("a"))

@@ -37,7 +37,7 @@ def test_15_12_a_deadline_ends_it(lab: Any) -> None:
 
 
 def test_15_12_an_answer_that_is_late_finds_nobody(lab: Any) -> None:
-    """What comes after the deadline is not written: the blocks may be somebody else's."""
+    """What comes after the deadline is not written: the blocks may be another request's."""
     south = lab.South()
     answer = south.fetches_now("ada", -1.0)
     south.get_finished(set())

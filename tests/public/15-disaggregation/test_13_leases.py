@@ -43,7 +43,7 @@ def test_15_13_others_are_refused(lab: Any, other: dict[str, Any], why: str) -> 
 
 
 def test_15_13_nothing_is_read_after_the_deadline(lab: Any) -> None:
-    """Past it the blocks may be another request's, also if nobody has cleared the table yet."""
+    """Past it the blocks may be another request's, also if the table is not cleared yet."""
     with pytest.raises(ValueError):
         lab.leases(ada=("lease-1", [5, 6], 0.0))._check(lab.question())
 

@@ -24,7 +24,7 @@ def test_15_2_touch_passes_over_what_it_does_not_know(lab: Any) -> None:
 
 
 def test_15_2_the_callers_list_stays(lab: Any) -> None:
-    """Whoever asks for blocks goes on to use the list of them."""
+    """The caller's list of keys is unchanged: it goes on to use it."""
     policy, asked = lab.shelf(a=0, b=0), [lab.key("a"), lab.key("b")]
     policy.touch(asked)
     expect(lab.names(asked), "ab", at="the list that was handed over, after the touch")
@@ -46,14 +46,14 @@ def test_15_2_nobody_goes_who_is_used_or_protected(lab: Any) -> None:
 
 
 def test_15_2_all_or_nothing(lab: Any) -> None:
-    """With too few that may go, nobody goes."""
+    """If too few blocks may be evicted, none is."""
     policy = lab.shelf(a=0, r=1)
     expect(policy.evict(2, ()), None, at="two wanted, one may go")
     expect(lab.names(policy.blocks), "ar", at="afterwards")
 
 
 def test_15_2_none_wanted(lab: Any) -> None:
-    """Nobody goes if nobody has to."""
+    """No block is evicted without need."""
     policy = lab.shelf(a=0)
     expect(policy.evict(0, ()), [], at="none wanted")
     expect(len(policy), 1, at="afterwards")

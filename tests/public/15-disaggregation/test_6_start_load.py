@@ -49,7 +49,7 @@ def test_15_6_local_hits_come_first(lab: Any) -> None:
 
 
 def test_15_6_no_blocks_no_change(lab: Any) -> None:
-    """If there are too few blocks, it stays where it was, and nobody behind it overtakes."""
+    """If there are too few blocks, it stays where it was, and no request behind it overtakes."""
     engine = lab.Engine({"ada": 12}, num_blocks=6)
     engine.add("ben", 11, first=50)
     engine.step()

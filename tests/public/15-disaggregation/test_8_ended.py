@@ -16,7 +16,7 @@ def test_15_8_an_abort_does_not_end_a_transfer(lab: Any) -> None:
 
 
 def test_15_8_what_has_arrived_may_go(lab: Any) -> None:
-    """Nobody writes into its blocks any more."""
+    """No transfer writes into its blocks any more."""
     state = TransferState({"ada"}, {"ada"}, {"ada"})
     expect(transfers_of_ended(state, lab.request("ada", 9), False), set(), at="ada has arrived")
     expect(state, TransferState(), at="she leaves all sets")
@@ -49,7 +49,7 @@ def test_15_8_who_waits_has_arrived(lab: Any) -> None:
 
 
 def test_15_8_reports_about_nobody(lab: Any) -> None:
-    """An id that nobody waits for is ignored."""
+    """An id for which no request waits is ignored."""
     state = TransferState({"ada"})
     for kind in ("recv", "send"):
         expect(transfers_over(state, {"ghost"}, kind), [], at=f"{kind} of a ghost")

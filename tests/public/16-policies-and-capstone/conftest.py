@@ -61,7 +61,7 @@ def new_request(
     priority: int = 0,
     arrival: float = 0.0,
 ) -> Request:
-    """A greedy request; a prompt given as a number is that many tokens that nobody else has."""
+    """A greedy request; a prompt given as a number is that many tokens that no other has."""
     if isinstance(prompt, int):
         prompt = [sum(name.encode()) * 1000 + i for i in range(prompt)]
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens)

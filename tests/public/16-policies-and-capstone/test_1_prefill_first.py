@@ -12,7 +12,7 @@ SHARED = list(range(12))
 
 
 def test_16_1_prompts_come_first_and_tokens_stand_still(desk: Any) -> None:
-    """A step computes prompts, or it makes one token for everybody: never both."""
+    """A step computes prompts, or one token for each running request: never both."""
     scheduler = desk.minivllm()
     desk.add(scheduler, desk.request("ana", 5), desk.request("ben", 6))
     at = "ana (5 tokens) and ben (6) wait, nobody runs; two steps"
@@ -32,7 +32,7 @@ def test_16_1_a_prompt_is_computed_whole(desk: Any) -> None:
 
 
 def test_16_1_nobody_is_overtaken(desk: Any) -> None:
-    """The first that lacks blocks ends the pass, though somebody behind it would fit."""
+    """The first that lacks blocks ends the pass, though one behind it would fit."""
     scheduler = desk.minivllm(blocks=8)
     people = [desk.request("ana", 21), desk.request("ben", 9), desk.request("cleo", 2)]
     desk.add(scheduler, *people)

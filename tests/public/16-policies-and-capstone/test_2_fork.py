@@ -1,4 +1,4 @@
-"""Task 16.2: forks share blocks, and whoever writes to a shared one copies it."""
+"""Task 16.2: forks share blocks, and a write to a shared one copies it first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_16_2_the_first_writer_copies_and_the_last_holder_does_not(desk: Any) ->
 
 
 def test_16_2_a_full_block_is_shared_for_good(desk: Any) -> None:
-    """The next token begins a block, so nobody writes to a shared one."""
+    """The next token begins a block, so no shared one is written to."""
     manager = desk.manager()
     ana = desk.hold(manager, "ana", 8)
     desk.share(manager, ana, "ben", 8)

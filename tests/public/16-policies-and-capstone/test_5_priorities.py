@@ -1,4 +1,4 @@
-"""Task 16.5: room for somebody urgent."""
+"""Task 16.5: room for an urgent request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def office(desk: Any, *people: Person, blocks: int = 8, rows: int = 8) -> Any:
 def make_room(
     desk: Any, scheduler: Any, name: str, prompt: int, priority: int, arrival: float = 9.0
 ) -> tuple[int, list[str]]:
-    """Let somebody wait, and call your method: what it returns, and who was preempted."""
+    """Let a request wait, and call your method: what it returns, and which were preempted."""
     desk.add(scheduler, desk.request(name, prompt, priority=priority, arrival=arrival))
     plan = scheduler.new_plan(64)
     count = scheduler._schedule_priority_preemption(plan)
@@ -38,7 +38,7 @@ def test_16_5_as_many_as_it_takes_and_no_more(desk: Any) -> None:
 
 
 def test_16_5_nobody_goes_for_an_equal(desk: Any) -> None:
-    """Urgency is (priority, arrival_time); only a smaller pair may push somebody out."""
+    """Urgency is (priority, arrival_time); only a smaller pair may preempt."""
     scheduler = office(desk, ("ana", 2, 1.0), ("ben", 2, 5.0), blocks=4)
     at = "ana (2, arrived 1.0) and ben (2, 5.0) fill the pool; eve (2, 9.0) waits"
     expect(make_room(desk, scheduler, "eve", 6, 2), (0, []), at=at)
@@ -63,7 +63,7 @@ def test_16_5_nobody_goes_if_it_fits_already(desk: Any) -> None:
 
 
 def test_16_5_nobody_waits(desk: Any) -> None:
-    """There is nobody to make room for."""
+    """No request waits, so there is none to make room for."""
     scheduler = office(desk, ("ana", 2, 1.0), ("ben", 3, 2.0), blocks=4)
     count = scheduler._schedule_priority_preemption(scheduler.new_plan(64))
     expect(count, 0, at="ana and ben run, the line is empty: how many are preempted?")
@@ -87,7 +87,7 @@ def test_16_5_completions_of_one_prompt_go_together(desk: Any) -> None:
 
 
 def test_16_5_the_newcomer_starts_in_the_next_step(desk: Any) -> None:
-    """A step that preempts admits nobody."""
+    """A step that preempts admits no request."""
     scheduler = office(desk, ("ana", 2, 1.0), ("ben", 3, 2.0), blocks=4)
     make_room(desk, scheduler, "eve", 6, 1)
     at = "ben has made room for eve"

@@ -45,13 +45,13 @@ def test_16_6_limits_only_tighten() -> None:
 
 
 def test_16_6_every_rule_is_kept_on_documents() -> None:
-    """Everybody is served in full, and the referee checks every step."""
+    """Every request is served in full, and the referee checks every step."""
     served = race(Capstone, 2, 60, 1, "documents").requests
     expect(served, 60, at="60 requests of `documents`: how many were served in full?")
 
 
 def test_16_6_every_rule_is_kept_when_blocks_run_out() -> None:
-    """In `pressure` requests are preempted and come back; nobody may be lost."""
+    """In `pressure` requests are preempted and come back; none may be lost."""
     served = race(Capstone, 2, 50, 1, "pressure").requests
     expect(served, 50, at="50 requests of `pressure`: how many were served in full?")
 

@@ -10,7 +10,7 @@ PRICES = Prices(prompt=5.0, token=2.0, pair=0.0, trip=10.0, carried=1.0, step=1.
 
 
 def test_16_7_the_second_use_is_worth_keeping() -> None:
-    """Nobody knows on the first day which prompts will come again; on the second day one does."""
+    """On the first day no prompt is known to come again; on the second day one does."""
     tracker = SecondUse()
     expect(tracker.worth_keeping([1, 2, 3]), [], at="ana's prompt, blocks 1 2 3: nobody asked yet")
     at = "ben's prompt, blocks 1 2 9: it begins like ana's"

@@ -52,7 +52,7 @@ def place(prefill: list[View], decode: list[View]) -> Placement:
 
 
 def test_16_8_the_earliest_of_all_pairs() -> None:
-    """Every pair is asked, and nobody's prefix or queue counts alone."""
+    """Every pair is asked, and no prefix or queue counts alone."""
     prefill = [view(cached=32, queued=90.0), view(queued=10.0)]
     at = "0: 21 s behind 90; 1: 85 s behind 10; local: 85 s behind 200. A trip takes 50"
     expect(place(prefill, [view(queued=200.0)]), Placement(1, 0), at=at)

@@ -13,7 +13,7 @@ SEED = 3
 
 
 def test_16_9_every_answer_is_a_machine() -> None:
-    """Nobody is sent away: whatever the load, a prefill machine or None, and a decode machine."""
+    """No request is sent away: at any load, a prefill machine or None, and a decode machine."""
     policy = CapstoneFleet(PRICES)
     busy, quiet = View(0, 90.0, 64, 0), View(512, 0.0, 0, 16_000)
     for length in (1, 60, 1800):
