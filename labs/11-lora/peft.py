@@ -35,6 +35,7 @@ UNSUPPORTED = {
     "use_qalora": "it averages groups of the input before A",
     "use_bdlora": "its matrices are block-diagonal",
     "alora_invocation_tokens": "it is active for a part of the tokens only",
+    "kasa_config": "it was trained beside a base from which a part of each weight was taken",
     "arrow_config": "it chooses among several adapters for each token",
 }
 

@@ -299,7 +299,7 @@ def check_image(index: int, image: Any) -> Image.Image:
     ratio = max(width, height) / min(width, height)
     if ratio > MAX_RATIO:
         raise ValueError(
-            f"image {index} is {width}x{height}: its sides differ by a factor of {ratio:.0f}; at "
+            f"image {index} is {width}x{height}: its sides differ by a factor of {ratio:.4g}; at "
             f"most {MAX_RATIO} is allowed; crop it"
         )
     try:

@@ -38,6 +38,7 @@ from mini_vllm.model.moe.experts import Experts
 from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import load_parts
+from mini_vllm.model.tied import name_of_both, untied_if_different
 
 __all__ = ["PLAIN", "Build", "compile_model", "load_model", "resolve_dtype"]
 
@@ -75,6 +76,8 @@ def load_model(
     where = config_file(path)
     if not set(args.architectures) & set(known()):
         raise ValueError(refusal(path, args.architectures, hf_overrides))
+    if load_format == "auto" and not pools:
+        args = untied_if_different(args, Path(path))
     model_class = resolve_model_class(args.architectures)
     cache_dtype = resolve_dtype(dtype, args)
     build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype, cache_dtype)
@@ -145,13 +148,12 @@ def fill_from_files(
 def _fill_from_files(
     model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
 ) -> None:
-    if build.is_plain and has_common_names(model) and not is_gguf(path):
+    rename = name_of_both(model, path, None if quant is None else quant.rename)
+    if rename is None and build.is_plain and has_common_names(model) and not is_gguf(path):
         check_floating(path)
         load_weights(model, path)
-    elif quant is not None:
-        load_parts(model, path, quant.rename, quant.blocks)
     else:
-        load_parts(model, path)
+        load_parts(model, path, rename, () if quant is None else quant.blocks)
 
 
 def fill_without_head(

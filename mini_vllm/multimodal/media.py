@@ -59,10 +59,16 @@ class MediaURL:
             data = _read(index, self.url, allowed_folder)
         else:
             data = _fetch(index, self.url, allowed_domains)
-        from mini_vllm.multimodal.pictures import Image
+        from mini_vllm.multimodal.pictures import Image, UnidentifiedImageError
 
         try:
             return Image.open(io.BytesIO(data))
+        except UnidentifiedImageError:  # it names an object of this process
+            raise ValueError(
+                f"image {index} cannot be decoded: its {len(data)} bytes begin with "
+                f"{show(data[:8])}, which is no format of pictures that can be read; send a PNG, "
+                "JPEG, WebP or GIF"
+            ) from None
         except Exception as error:  # a decoder may raise anything
             raise ValueError(f"image {index} cannot be decoded: {error}") from error
 

@@ -18,6 +18,7 @@ with from_extra(
     "vision", "a picture in a prompt"
 ):  # so others import this module where they use it
     from PIL import ExifTags, Image
+    from PIL import UnidentifiedImageError as UnidentifiedImageError
 
 TURN = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

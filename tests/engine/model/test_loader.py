@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
@@ -106,14 +107,32 @@ def test_sharded_checkpoint_loads_the_same(checkpoint: Path) -> None:
 
 
 def test_tied_head_uses_the_embedding(checkpoint: Path) -> None:
-    """With or without a copy of it in the file."""
+    """With or without a copy of it in the file, and under either name."""
     write_config(checkpoint, tie_word_embeddings=True)
     hidden = torch.randn(3, 16)
-    for changes in ({}, {"lm_head.weight": None}):
+    embedding = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
+    copy, alone = {"lm_head.weight": embedding.clone()}, {"model.embed_tokens.weight": None}
+    for changes in (copy, alone, {"lm_head.weight": None, "model.embed_tokens.weight": embedding}):
         change_tensors(checkpoint, changes)
         model = load_model(checkpoint)
-        expected = hidden @ model.model.embed_tokens.weight.T
-        torch.testing.assert_close(model.compute_logits(hidden), expected)
+        assert torch.equal(model.model.embed_tokens.weight, embedding)
+        torch.testing.assert_close(model.compute_logits(hidden), hidden @ embedding.T)
+
+
+def test_a_head_that_is_not_the_embedding_is_used(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in transformers, whose training may untie the two and leave the entry as it was."""
+    untied = load_model(checkpoint)
+    write_config(checkpoint, tie_word_embeddings=True)
+    model = load_model(checkpoint)
+    hidden = torch.randn(3, 16)
+    torch.testing.assert_close(model.compute_logits(hidden), untied.compute_logits(hidden))
+    assert "a lm_head.weight that is not the embedding" in caplog.text
+    config = json.loads((checkpoint / "config.json").read_text()) | {"model_type": "qwen3"}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    theirs = AutoModelForCausalLM.from_pretrained(checkpoint).lm_head.weight
+    assert torch.equal(model.lm_head.weight, theirs)
 
 
 def test_old_rotary_frequencies_are_ignored(checkpoint: Path) -> None:

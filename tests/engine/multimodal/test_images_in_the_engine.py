@@ -344,7 +344,7 @@ def test_an_echo_shows_a_placeholder_and_no_mark() -> None:
 
 @pytest.mark.parametrize(("url", "message"), [
     ("data:image/png;base64,!!", "broken base64"),
-    ("data:image/png;base64,aGVsbG8=", "image 0 cannot be decoded"),
+    ("data:image/png;base64,aGVsbG8=", "its 5 bytes begin with b'hello', which is no format"),
     ("data:image/png,hello", "data URL begins with"),
     ("file:///etc/passwd", "reads no files; start it with --allowed-local-media-path"),
     ("http://169.254.169.254/latest", "fetches nothing from '169.254.169.254'; allowed are no"),
