@@ -245,8 +245,8 @@ print(f"name and digest: {right[1]:3} cached, {right[0]!r}")
 print(f"name alone:      {wrong[1]:3} cached, {wrong[0]!r}")
 
 # %% [markdown]
-# With the name alone the second customer gets the first one's adapter, weights and cached blocks and all: fluent, fast, and somebody
-# else's. Nothing raises, and no dashboard shows it.
+# With the name alone the second customer gets the first one's adapter, weights and cached blocks and all: fluent, fast, and the
+# wrong customer's. Nothing raises, and no dashboard shows it.
 
 # %% [markdown]
 # ## 6. How much rank is needed?

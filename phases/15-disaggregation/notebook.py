@@ -239,6 +239,7 @@ for name, route in routes.items():
     print(f"{name:12} {total:5} tokens computed, longest wait {longest:5} tokens")
 
 # %% [markdown]
-# By prefix alone everybody ends at the first worker: it has the popular prompt, and who shares nothing is sent there, too.
+# By prefix alone every request ends at the first worker: it has the popular prompt, and a request that shares nothing is sent
+# there, too.
 # That computes least and waits longest. With the queue counted in, a worker computes the prompt again where waiting for it
 # would take longer.

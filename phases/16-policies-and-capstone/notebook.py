@@ -48,7 +48,7 @@ CLIENTS = [("ana", 6, 9, 0), ("ben", 5, 3, 0), ("cleo", 14, 2, 2), ("dan", 11, 4
 
 
 def replay(policy: str, clients=CLIENTS) -> list[dict[str, int]]:
-    # 11 blocks are the guide's 10 and block 0, which holds nobody's tokens.
+    # 11 blocks are the guide's 10 and block 0, which never holds tokens.
     limits = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3, max_model_len=16)
     scheduler = POLICIES[policy](limits, CacheConfig(block_size=4, num_gpu_blocks=11, enable_prefix_caching=False))
     steps, requests = [], {}
@@ -302,9 +302,9 @@ seconds = sum(prices.compute(a.prompt_len, a.prompt_len) for a in arrivals) / le
 print(f"{rate:.0f} prompts a second, {1e3 * seconds:.0f} ms each: at least {machines_for_prompts(rate, seconds)} machines for prompts")
 
 # %% [markdown]
-# The promise of this trace: the first token within 0.8 s, and 12 ms for each further one. Now somebody
-# promises 4 ms. With no prefill machines at all, each of the eight does both; a prompt is then computed in
-# chunks, beside everybody's tokens.
+# The promise of this trace: the first token within 0.8 s, and 12 ms for each further one. Now take
+# a promise of 4 ms. With no prefill machines at all, each of the eight does both; a prompt is then computed in
+# chunks, beside the tokens of those that run.
 
 # %% tags=["predict"] task="P4" title="How many machines for prompts?"
 guess = predict("P4", 3, "Under a promise of 4 ms a token: with how many of the eight for prompts (0 to 6) are most requests in time?")  # SOLUTION: guess = predict("P4", ..., "Under a promise of 4 ms a token: with how many of the eight for prompts (0 to 6) are most requests in time?")
@@ -336,7 +336,7 @@ for prefill in POOLS:
     print(f"{prefill} + {8 - prefill}:", "  ".join(f"{1e3 * tpot:.0f} ms {share:4.0%}" for tpot, share in zip(PROMISES, drawn[prefill], strict=True)))
 
 # %% [markdown]
-# Too few machines for prompts, and their queue breaks the first promise of everybody. Too many, and those that
+# With too few machines for prompts their queue breaks the promise of every first token. With too many, those that
 # make tokens are too full. Between the two a split fleet keeps the short promise better than eight replicas do. Under the long
 # promise there is little to win: the replicas keep it, too. And look at
 # 3 + 5: the least number that keeps up is the best here, for every further one is missed where tokens are made.
@@ -360,8 +360,8 @@ for prefill, per_second in rates.items():
 
 # %% [markdown]
 # No split makes more than the replicas do. Work is not less because it is done elsewhere, and a machine that may do
-# only one kind of it is sometimes idle beside the other kind. What the split buys is time between tokens that
-# nobody disturbs. Ask what was promised before you pay for it.
+# only one kind of it is sometimes idle beside the other kind. What the split buys is a time between tokens that
+# no prompt makes longer. Ask what was promised before you pay for it.
 #
 # **What you should be able to say now:** which failure each scheduler answers; why a policy breaks all at once; when
 # swapping is cheaper than computing; why sharing full blocks is nearly all of the gain; and what a split fleet is good for.
