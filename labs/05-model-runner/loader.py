@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mini_vllm.model.checkpoint import read_shapes, weight_files
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.memory import drop_pages
 
 STACKED_PARAMS = LlamaForCausalLM.stacked
 

@@ -658,8 +658,9 @@ def pack_int8(weight: Tensor) -> Tensor:
     """
     word, zero = library().int8_word(), library().int8_zero()  # type: ignore[union-attr]
     weight = torch.nn.functional.pad(weight, (0, -weight.shape[1] % word))
-    blocks = weight.view(-1, ROWS, weight.shape[1] // word, word).transpose(1, 2).contiguous()
-    return blocks ^ -128 if zero else blocks
+    blocks = weight.view(-1, ROWS, weight.shape[1] // word, word).transpose(1, 2)
+    blocks = blocks.clone(memory_format=torch.contiguous_format)
+    return blocks.bitwise_xor_(-128) if zero else blocks
 
 
 def unpack_int8(blocks: Tensor, columns: int) -> Tensor:

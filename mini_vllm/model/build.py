@@ -34,6 +34,7 @@ from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, load_weights
 from mini_vllm.model.lookalike import refusal
+from mini_vllm.model.memory import trim
 from mini_vllm.model.moe.experts import Experts
 from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
@@ -112,6 +113,7 @@ def load_model(
     for module in model.modules():
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
+            trim()
     if can_share and getattr(head, "weight", None) is None and head.blocks is not None:
         model.model.embed_tokens = TiedEmbedding(head.blocks, model.dtype)
     return model

@@ -16,6 +16,7 @@ from mini_vllm.gguf import is_gguf
 from mini_vllm.json_files import check_no_pointer, parse_json, read_json
 from mini_vllm.model.checkpoint_files import check_header, check_weight_map
 from mini_vllm.model.gguf.tensors import BLOCKS, GGUFTensors
+from mini_vllm.model.memory import drop_pages
 
 FLOATS = {
     "F64": torch.float64,
@@ -54,6 +55,37 @@ class TensorFile:
     open: Callable[[], AbstractContextManager[Any]]
 
 
+class MappedTensors:
+    """An open safetensors file, of which one tensor at a time takes memory.
+
+    The file is mapped: what is read of a tensor stays in memory with it, beside the copy. So a
+    tensor's pages are let go of when the next one is asked for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._last = safe_open(path, framework="pt"), ""
+
+    def __enter__(self) -> MappedTensors:
+        self._tensors = self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._file.__exit__(*error)
+
+    def get_tensor(self, name: str) -> Any:
+        self._turn_to(name)
+        return self._tensors.get_tensor(name)
+
+    def get_slice(self, name: str) -> Any:
+        self._turn_to(name)
+        return self._tensors.get_slice(name)
+
+    def _turn_to(self, name: str) -> None:
+        if self._last not in ("", name):
+            drop_pages(self._tensors.get_tensor(self._last))
+        self._last = name
+
+
 def tensor_files(
     path: Path, dtype: torch.dtype = torch.float32, blocks: Collection[str] = ()
 ) -> list[TensorFile]:
@@ -64,7 +96,7 @@ def tensor_files(
     """
     if not is_gguf(path):
         return [
-            TensorFile(file, read_header(file), partial(safe_open, file, framework="pt"))
+            TensorFile(file, read_header(file), partial(MappedTensors, file))
             for file in weight_files(path)
         ]
     tensors = GGUFTensors(path, dtype, blocks)

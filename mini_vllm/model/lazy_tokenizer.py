@@ -19,6 +19,7 @@ from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.json_files import read_json
 from mini_vllm.model.checkpoint_files import check_tokenizer_files, load_tokenizer, named_tokens
 from mini_vllm.model.gguf import tokenizer as gguf_tokenizer
+from mini_vllm.model.memory import trim
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -109,6 +110,7 @@ def load_lazy_tokenizer(path: str | Path) -> Any:
         found = _of_gguf(path) if is_gguf(path) else _of_folder(path)
     except Exception:  # the library promises none in particular; `load_tokenizer` names the file
         found = None
+    trim()  # what it was built from takes more than the tokenizer
     return load_tokenizer(path) if found is None else found
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mini_vllm.model.checkpoint import read_shapes, weight_files
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.memory import drop_pages
 
 STACKED_PARAMS = LlamaForCausalLM.stacked
 
@@ -65,8 +66,9 @@ def load_weights(model: LlamaForCausalLM, folder: Path) -> None:
     check_names(targets, file_of, folder, tied=model.config.tie_word_embeddings)
     for file in dict.fromkeys(file_of.values()):
         with safe_open(file, framework="pt") as tensors:
-            for name in targets.keys() & tensors.keys():
+            for name in filter(targets.__contains__, tensors.keys()):
                 copy_weight(targets[name], tensors.get_tensor(name), name, file)
+                drop_pages(tensors.get_tensor(name))
 
 
 def check_names(targets: Iterable[str], found: Iterable[str], folder: Path, tied: bool) -> None:

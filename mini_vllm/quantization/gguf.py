@@ -14,8 +14,6 @@ Source: vllm/model_executor/layers/quantization/gguf.py#L429-L558 (GGUFLinearMet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,29 +70,29 @@ class GGUFLinearMethod:
         them their floats, `[G, N]` each.
         """
         memory, end = blocks.view(-1), 0
-        scales, shifts = [], []
-        for some in blocks.split(SOME_ROWS):
-            q, scale, shift = self._split(layer, some)
+        # Made once: small tensors that stay among large ones that go would hold room open.
+        floats = torch.empty(2, *blocks.shape[:2], dtype=torch.float16)
+        parts = (part.split(SOME_ROWS) for part in (blocks, *floats))
+        for some, scale, shift in zip(*parts, strict=True):
+            q, *found = self._split(layer, some)
             words = native.pack_int4(q) if self.bits == 4 else native.pack_pairs(q)
             memory[end : end + words.nbytes] = words.view(torch.uint8).flatten()
             end += words.nbytes
-            scales.append(scale)
-            shifts.append(shift)
+            scale[:], shift[:] = found
         shape = (-1, *words.shape[1:])
         layer.words = memory[:end].view(words.dtype).view(shape)
         layer.shift, layer.middle = None, 8 if self.bits == 4 else 0
-        layer.scale = self._keep(memory[end:], scales)
+        layer.scale = self._keep(memory[end:], floats[0])
         if self.type_name == "Q4_1":
-            layer.shift, layer.middle = self._keep(memory[end + layer.scale.nbytes :], shifts), 0
+            layer.shift, layer.middle = self._keep(memory[end + layer.scale.nbytes :], floats[1]), 0
         own = layer.words, layer.scale, layer.shift, layer.middle
         layer.matrix = native.Matrix.of_groups(*own)
 
     @staticmethod
-    def _keep(memory: Tensor, floats: Sequence[Tensor]) -> Tensor:
-        """Float16 numbers `[N, G]`, in parts of N, as `[G, N]` at the beginning of `memory`."""
-        numbers = torch.cat(list(floats)).t().contiguous()
-        kept = memory[: numbers.nbytes].view(torch.float16).view(numbers.shape)
-        return kept.copy_(numbers)
+    def _keep(memory: Tensor, floats: Tensor) -> Tensor:
+        """Float16 numbers `[N, G]` as `[G, N]` at the beginning of `memory`."""
+        kept = memory[: floats.nbytes].view(torch.float16).view(floats.shape[::-1])
+        return kept.copy_(floats.t())
 
     def _split(self, layer: Linear, blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `split_blocks`. Raises ValueError for a float that is not finite."""

@@ -21,7 +21,7 @@ from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.wna16 import register
 
 MAX_INT8 = 127
-MAX_ROWS = 16384  # that are in float32 at a time
+MAX_ROWS = 1024  # that are in float32 at a time
 MIN_SCALE = 1e-10 / MAX_INT8  # of a token of zeros: nothing to divide by
 
 
@@ -112,9 +112,14 @@ class Int8OnlineLinearMethod:
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         layer.input_scale = None
-        some = [quantize_per_token(rows) for rows in layer.weight.data.split(MAX_ROWS)]
-        weight, scale = (torch.cat(parts) for parts in zip(*some, strict=True))
-        hold_int8(layer, weight, scale)
+        weight = layer.weight.data
+        rounded = torch.empty_like(weight, dtype=torch.int8)
+        scale = weight.new_empty((len(weight), 1), dtype=torch.float32)
+        parts = (each.split(MAX_ROWS) for each in (weight, rounded, scale))
+        for rows, *held in zip(*parts, strict=True):
+            for place, numbers in zip(held, quantize_per_token(rows), strict=True):
+                place.copy_(numbers)
+        hold_int8(layer, rounded, scale)
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         return int8_linear(layer, x, bias)
