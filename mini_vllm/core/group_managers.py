@@ -262,7 +262,8 @@ class WindowManager(GroupManager):
         """From the right: the first run of ``num_neighbours()`` blocks, and of at least one, that
         are all found, the last of which ends at a multiple of ``alignment``. The blocks before it
         are null: the next token does not read them. No such run: what is found from block 0 on,
-        without a gap, up to a multiple of ``alignment``.
+        without a gap, up to a multiple of ``alignment``. What lies before a run that is long enough
+        is not looked up.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L542-L640
         (SlidingWindowManager.find_longest_cache_hit) @ v0.22.1
@@ -310,6 +311,7 @@ class LocalManager(GroupManager):
     ) -> Tables:
         """Blocks before the chunk of token ``max_length`` count as found, and are null: no later
         token reads them. From there on to the right, up to the first block that is not found.
+        Beside local chunks all blocks have one size, so ``alignment`` is one block.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L697-L787
         (ChunkedLocalAttentionManager.find_longest_cache_hit) @ v0.22.1

@@ -30,7 +30,7 @@ def merge_splits(partial: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
 
     `partial` `[T, H, S, D]` and `lse` `[T, H, S]` are of S parts, the latter of any size; an empty
     part has lse -inf and counts for nothing, and not all are empty. `out` has the dtype of
-    `partial`. Sinks come behind this, see above.
+    `partial`, and no step has a narrower one than the arguments. Sinks come behind this, see above.
     Source: vllm/v1/attention/ops/merge_attn_states.py#L9-L20 (merge_attn_states) @ v0.22.1.
     """
     whole = lse.logsumexp(-1)

@@ -231,7 +231,7 @@ def test_18_4_a_name_is_hashes_and_group(subject: Any, hy: Any, hashes: int) -> 
 def test_18_4_any_blocks_are_found(
     subject: Any, reference: Any, hy: Any, kind: str, seed: int
 ) -> None:
-    """One group or two, any blocks findable, any limit, any alignment."""
+    """One group or two, any blocks findable, any limit; of windows any alignment."""
     draw, p, names = Random(seed), Program(), []
     for _ in range(20):
         fields = any_spec(draw, kind)
@@ -243,7 +243,7 @@ def test_18_4_any_blocks_are_found(
         hy.file(owner, made, places)
         groups = draw.choice(([0], [3], [0, 3]))
         limit = draw.randint(0, size * number)
-        alignment = size * draw.choice((1, 1, 2, 3))
+        alignment = size * draw.choice((1, 1, 2, 3) if kind == "sliding_window" else (1,))
         tables = owner.find_hit(made, limit, groups, alignment)
         for index in range(len(groups)):
             p.see_each(tables[index], "block_id")
@@ -284,7 +284,7 @@ def test_18_4_the_right_end_answers_at_once(subject: Any, hy: Any) -> None:
 @many
 @seeds
 def test_18_7_any_story_of_a_state(subject: Any, reference: Any, hy: Any, seed: int) -> None:
-    """Steps of any length: what is wanted, appended, let go of, and where the state was."""
+    """Steps of any length: what is wanted, appended and let go of."""
     draw, p, names = Random(seed), Program(), []
     for _ in range(8):
         fields = any_spec(draw, "mamba")
@@ -295,9 +295,8 @@ def test_18_7_any_story_of_a_state(subject: Any, reference: Any, hy: Any, seed: 
             p.see(owner.num_wanted_blocks("a", computed + new, [], computed))
             p.see_each(owner.add_blocks("a", computed + new), "block_id")
             p.see_each(owner.req_to_blocks["a"], "block_id")
-            p.see(owner.last_state)
             hy.see_pool(p, owner.pool)
-            names += [f"{fields}, {new} tokens after {computed}"] * 6
+            names += [f"{fields}, {new} tokens after {computed}"] * 5
             computed += new
         owner.release_skipped("a", computed)
         hy.see_pool(p, owner.pool)

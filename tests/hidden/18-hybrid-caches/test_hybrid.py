@@ -169,7 +169,7 @@ def test_18_6_any_growth(
 def test_18_6_what_becomes_findable(
     subject: Any, reference: Any, hy: Any, groups: list[Any]
 ) -> None:
-    """After each call: the names that the pool knows, group by group; nothing with caching off."""
+    """After each call: the names that the pool knows, of all groups; nothing with caching off."""
     p, names = Program(), []
     for caching in (True, False):
         owner = hy.hybrid(p, groups, 150, caching)
@@ -177,7 +177,7 @@ def test_18_6_what_becomes_findable(
         owner._give_blocks("a", 96, [[] for _ in groups], 0, 0)
         for tokens in (3, 7, 13, 18, 24, 95):
             owner.cache_tokens(made, tokens)
-            p.see(p.call("builtins:list", owner.block_pool.cached_blocks))
+            p.see(p.call("builtins:sorted", owner.block_pool.cached_blocks))
             names.append(f"{groups}, caching {caching}, {tokens} tokens")
     same(subject, reference, p, names)
 
