@@ -126,6 +126,62 @@ def experts_equal_plain_torch(device: str) -> str:
     return f"largest relative error {max(errors):.1e}"
 
 
+def states_equal_plain_torch(device: str) -> str:
+    """A step of decodes, one of them new, and of a prompt: outputs, and states in their blocks."""
+    from mini_vllm.attention import StateMetadata
+    from mini_vllm.kernels.mixers import gdn_decode
+    from mini_vllm.model.mixers.gated_delta import (
+        chunk_gated_delta_rule,
+        recurrent_gated_delta_rule,
+    )
+    from mini_vllm.model.mixers.recurrent import StatePlan
+
+    torch.manual_seed(3)
+    tokens = [torch.randn(7, 3, size) * size**-0.5 for size in (24, 24, 40)]
+    tokens += [-torch.rand(7, 3), torch.rand(7, 3)]
+    pages = torch.randn(6, 3 * 24 * 40 + 8)  # a state has something else before and behind it
+    pages[1] = torch.nan  # of a stranger: the second request is new
+    results = []
+    for kernel, place in ((gdn_decode, device), (None, "cpu")):
+        step = StateMetadata(
+            query_start_loc=torch.tensor([0, 1, 2, 7]), block_ids=torch.tensor([4, 1, 2]).to(place),
+            is_new=torch.tensor([False, True, False]).to(place), max_query_len=5,
+            num_decode_reqs=2, query_lens_cpu=[1, 1, 5], seq_lens_cpu=[9, 1, 5],
+        )  # fmt: skip
+        states = pages.to(place, copy=True)[:, 4:-4].unflatten(1, (3, 24, 40))
+        out = StatePlan(step, 4, torch.device(place)).run(
+            recurrent_gated_delta_rule, chunk_gated_delta_rule, [x.to(place) for x in tokens],
+            states, step, kernel,
+        )  # fmt: skip
+        results.append((out, states))
+    (out, states), (right_out, right_states) = results
+    errors = [expect_close("outputs", out, right_out), expect_close("states", states, right_states)]
+    return f"largest relative error {max(errors):.1e}"
+
+
+def latents_equal_plain_torch(device: str) -> str:
+    """Decodes on latents in each dtype, whole and in splits, against their definition."""
+    from mini_vllm.kernels.mixers import mla_decode
+
+    errors = []
+    for dtype in list(BOUNDS)[: None if device == "cuda" else 2]:
+        torch.manual_seed(4)
+        for lens in ([40, 3], [700]):
+            table = torch.randperm(88).view(2, 44)[: len(lens)].int()
+            latents, query = torch.randn(88, 16, 48).to(dtype), torch.randn(len(lens), 5, 48)
+            query = query.to(dtype)
+            rows = []
+            for own, length, blocks in zip(query.float(), lens, table, strict=True):
+                found = latents[blocks.long()].flatten(0, 1)[:length].float()
+                rows.append((own @ found.T * 0.2).softmax(-1) @ found[:, :40])
+            ours = mla_decode(
+                query.to(device), latents.to(device), table.to(device),
+                torch.tensor(lens).int().to(device), 0.2, 40, max(lens),
+            )  # fmt: skip
+            errors.append(expect_close(f"{dtype}, {lens}", ours, torch.stack(rows)))
+    return f"largest relative error {max(errors):.1e}"
+
+
 # ---------------------------------------------------------------- the engine
 def the_engine_uses_the_kernels(device: str) -> str:
     """Without being asked, an engine on this device attends with Triton."""
@@ -141,6 +197,21 @@ def greedy_tokens_equal_those_of_plain_torch(device: str) -> str:
     right = tokens_of("cpu", attention_backend="reference", enforce_eager=True)
     expect_equal("greedy", tokens_of(device), right)
     return f"{sum(map(len, right))} tokens"
+
+
+def a_hybrid_gives_the_tokens_of_plain_torch(device: str) -> str:
+    """The bundled model with states, experts and full attention, against plain torch on the CPU."""
+    from mini_vllm import LLM, SamplingParams
+
+    found: list[Tokens] = []
+    for place, backend in ((device, None), ("cpu", "reference")):
+        llm = LLM("storyteller-hybrid", device=place, dtype="float32", max_model_len=64,
+                  max_num_seqs=2, attention_backend=backend)  # fmt: skip
+        params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+        outputs = llm.generate(list(PROMPTS[:2]), params, use_tqdm=False)
+        found.append([list(output.outputs[0].token_ids) for output in outputs])
+    assert found[0] == found[1], f"the tokens are {found[0]}, expected {found[1]}"
+    return f"{sum(map(len, found[0]))} tokens"
 
 
 def schedules_change_no_token(device: str) -> str:
@@ -222,6 +293,9 @@ CHECKS: dict[str, Callable[[str], str]] = {
         attention_equals_plain_torch,
         fused_layers_equal_plain_torch,
         experts_equal_plain_torch,
+        states_equal_plain_torch,
+        latents_equal_plain_torch,
+        a_hybrid_gives_the_tokens_of_plain_torch,
         greedy_tokens_equal_those_of_plain_torch,
         schedules_change_no_token,
         seeds_draw_the_numbers_of_the_cpu,

@@ -146,21 +146,25 @@ def roofline_section(items: Items) -> list[str]:
             " time it took.",
             "",
         ]
-    head = ["kernel", "problem", "µs", "p20 to p80", "GB/s", "TFLOP/s", "bound", "share"]
+    head = ["kernel", "problem", "µs", "p20 to p80", "floor", "GB/s", "TFLOP/s", "bound", "share",
+            "target"]  # fmt: skip
     return lines + table([*head], rows) + beside_torch(items)
 
 
 def roofline_row(name: str, row: Mapping[str, Any]) -> list[str]:
-    times = row["times"]["yours"]
+    times, target = row["times"]["yours"], row.get("target")
+    word = "met" if target is not None and row["share"] >= target else "MISSED"
     return [
         f"`{name}`",
         row["name"],
         f"{times['median']:.1f}",
         f"{times['p20']:.1f} to {times['p80']:.1f}" + (" (noisy)" if times["noisy"] else ""),
+        f"{row['floor_us']:.1f}",
         f"{row['bytes_per_second'] / 1e9:,.0f}",
         f"{row['flops_per_second'] / 1e12:.1f}",
         row["bound"],
         f"{row['share']:.0%}",
+        "" if target is None else f"{target:.0%}: {word}",
     ]
 
 

@@ -116,12 +116,13 @@ class StateMetadata:
     def num_reqs(self) -> int:
         return len(self.query_lens_cpu)
 
-    def load(self, states: Tensor) -> Tensor:
-        """The states `[R, ...]` before this step, copied out of `states` `[blocks, ...]`."""
-        found = states[self.block_ids]
-        found[self.is_new] = 0  # not times 0: a stranger's NaN would stay
+    def load(self, states: Tensor, rows: slice = slice(None)) -> Tensor:
+        """The states `[R, ...]` before this step, copied out of `states` `[blocks, ...]`; with
+        `rows` those of some requests only."""
+        found = states[self.block_ids[rows]]
+        found[self.is_new[rows]] = 0  # not times 0: a stranger's NaN would stay
         return found
 
-    def store(self, states: Tensor, values: Tensor) -> None:
+    def store(self, states: Tensor, values: Tensor, rows: slice = slice(None)) -> None:
         """Write the states `[R, ...]` behind this step into `states` `[blocks, ...]`."""
-        states[self.block_ids] = values.to(states.dtype)
+        states[self.block_ids[rows]] = values.to(states.dtype)

@@ -7,11 +7,14 @@
     judging.py     how the kernel of `kernels/rejection.py` is launched
     sampling.py    how the kernels of `kernels/sampling_kernels.py` are launched
     experts.py     how the kernel of `kernels/grouped_gemm.py` is launched
+    mixers.py      how the kernels of `gdn_decode.py` and `mla_decode.py` are launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     bitmask.py     the mask of structured output
     rejection.py   the judge of drafts
     sampling_kernels.py  the plain sampler
     grouped_gemm.py  the products of experts
+    gdn_decode.py  the gated delta rule of one token a request
+    mla_decode.py  attention of one token a request over latents
     cpu.cpp        what lies between products, and products of packed weights, for a CPU, in C++
     native.py      builds cpu.cpp where there is a compiler, and calls it
 

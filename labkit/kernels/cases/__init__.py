@@ -13,6 +13,7 @@
     lora.py        for the kernels of `lora/triton_ops.py`
     experts.py     for the kernel of `kernels/grouped_gemm.py`
     products.py    for the kernel of `kernels/dense_gemm.py`
+    mixers.py      for the kernels of `kernels/gdn_decode.py` and `kernels/mla_decode.py`
     quantized.py   for the kernels of `kernels/quantized_kernels.py`
     rules.py       what the tensors of a case obey
     large.py       problems of the size that an engine meets, for timing on a GPU
@@ -32,6 +33,7 @@ from labkit.kernels.cases.experts import CASES as EXPERT_CASES
 from labkit.kernels.cases.judging import CASES as JUDGING_CASES
 from labkit.kernels.cases.lora import CASES as LORA_CASES
 from labkit.kernels.cases.masking import CASES as MASKING_CASES
+from labkit.kernels.cases.mixers import CASES as MIXER_CASES
 from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
 from labkit.kernels.cases.prefill import CASES as PREFILL_CASES
 from labkit.kernels.cases.products import CASES as PRODUCT_CASES
@@ -44,6 +46,7 @@ from mini_vllm.kernels.judging import SPECS as JUDGING_SPECS
 from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.kernels.lora import SPECS as LORA_SPECS
 from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
+from mini_vllm.kernels.mixers import SPECS as MIXER_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
@@ -61,6 +64,7 @@ SPECS: dict[str, KernelSpec] = {
         JUDGING_SPECS,
         SAMPLING_SPECS,
         EXPERT_SPECS,
+        MIXER_SPECS,
     )
     for spec in specs
 }
@@ -76,6 +80,7 @@ CASES = {
     **JUDGING_CASES,
     **SAMPLING_CASES,
     **EXPERT_CASES,
+    **MIXER_CASES,
 }
 
 

@@ -23,11 +23,13 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Large:
-    """A named problem of one spec; `make(generator, device)` draws it."""
+    """A named problem of one spec; `make(generator, device)` draws it. `target` is the share of the
+    roof that the engine's kernel should reach; None = none is set."""
 
     spec: str
     name: str
     make: Callable[[torch.Generator, torch.device], dict[str, Any]]
+    target: float | None = None
 
 
 def _normal(generator: torch.Generator, device: torch.device, *shape: int) -> Tensor:
@@ -345,6 +347,48 @@ def grouped(tokens: int, experts: int = 128, top_k: int = 8) -> Callable[..., di
     return make
 
 
+def gdn(requests: int, heads: int = 32, dim: int = 128) -> Callable[..., dict[str, Any]]:
+    """A layer of Qwen3-Next, whose q, k and v are float32 as in the engine; no request is new."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        query, key, value = (
+            _normal(generator, device, requests, heads, dim).float() for _ in range(3)
+        )
+        return dict(
+            query=query / dim,
+            key=key / dim**0.5,
+            value=value,
+            g=-positive(generator, device, requests, heads),
+            beta=positive(generator, device, requests, heads) / 2,
+            states=torch.randn(requests, heads, dim, dim, generator=generator, device=device),
+            block_ids=torch.randperm(requests, generator=generator, device=device),
+            is_new=torch.zeros(requests, dtype=torch.bool, device=device),
+            output=torch.empty_like(value),
+        )
+
+    return make
+
+
+def mla(requests: int, length: int, heads: int, splits: int = 1) -> Callable[..., dict[str, Any]]:
+    """DeepSeek's latents, of 512 numbers and 64 that turn."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        blocks = requests * -(-length // BLOCK)
+        order = torch.randperm(blocks, generator=generator, device=device)
+        shape, dtype = (requests, heads, splits), torch.float32 if splits > 1 else DTYPE
+        return dict(
+            query=_normal(generator, device, requests, heads, 576),
+            latents=_normal(generator, device, blocks, BLOCK, 576),
+            block_table=order.view(requests, -1).int(),
+            seq_lens=torch.full((requests,), length, dtype=torch.int32, device=device),
+            scale=192**-0.5,
+            output=torch.empty(*shape, 512, dtype=dtype, device=device),
+            lse=torch.empty(shape, device=device),
+        )
+
+    return make
+
+
 LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
@@ -373,6 +417,10 @@ LARGE = (
     Large("lora_expand", "8,192 rows of 4 adapters", expand(8192, 4)),
     Large("grouped_gemm", "16 tokens, 8 of 128 experts each", grouped(16)),
     Large("grouped_gemm", "4,096 tokens, 8 of 128 experts each", grouped(4096)),
+    Large("gdn_decode", "256 requests, 32 heads of 128 x 128", gdn(256), target=0.8),
+    Large("mla_decode", "64 requests of 4,096 tokens, 16 heads", mla(64, 4096, 16), target=0.6),
+    Large("mla_decode", "64 requests of 4,096 tokens, 128 heads", mla(64, 4096, 128), target=0.3),
+    Large("mla_decode", "1 request of 32,768 tokens, 32 splits", mla(1, 32768, 16, 32), target=0.2),
 )
 
 

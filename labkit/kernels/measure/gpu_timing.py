@@ -100,7 +100,8 @@ def time_large(
     )  # fmt: skip
     findings = [("values", f"{large.name}: {doubt}")] if doubt else []
     findings += same_answer(kernels, reference, spec, sets[0], large.name)
-    return {"part": "timing", "name": large.name, "findings": findings, "ceilings": ceilings, **row}
+    about = {"name": large.name, "target": large.target}
+    return {"part": "timing", "findings": findings, "ceilings": ceilings, **about, **row}
 
 
 def same_answer(

@@ -326,4 +326,68 @@ FEATURE_BUGS = (
         "grouped_gemm", "what fills up a tile is taken for a pair", "pair < num_pairs",
         "pair <= num_pairs", "oob", "over",
     ),
+    # ------------------------------------------------------------ gdn_decode
+    Bug(
+        "gdn_decode", "the new state is not written back",
+        "    tl.store(state_at, state, mask=in_state)\n", "", "coverage", "two",
+    ),
+    Bug(
+        "gdn_decode", "the state decays behind the correction, not before it",
+        "    state = state * tl.exp(tl.load(g_ptr + row))\n"
+        "    answer = tl.sum(state * key[:, None], axis=0)\n"
+        "    delta = tl.load(beta_ptr + row) * (value - answer)\n"
+        "    state = state + key[:, None] * delta[None, :]\n",
+        "    answer = tl.sum(state * key[:, None], axis=0)\n"
+        "    delta = tl.load(beta_ptr + row) * (value - answer)\n"
+        "    state = state + key[:, None] * delta[None, :]\n"
+        "    state = state * tl.exp(tl.load(g_ptr + row))\n",
+        "values", "two",
+    ),
+    Bug(
+        "gdn_decode", "columns behind the last are written, too", "value_dim < VALUE_DIM",
+        "value_dim >= 0", "race", "tail",
+    ),
+    Bug(
+        "gdn_decode", "a new request goes on from what lies in its block",
+        "if tl.load(is_new_ptr + request) == 0:", "if True:", "stale_read", "new",
+    ),
+    Bug(
+        "gdn_decode", "a query is answered by the state before the correction",
+        "    state = state + key[:, None] * delta[None, :]\n"
+        "    output = tl.sum(state * query[:, None], axis=0)\n",
+        "    output = tl.sum(state * query[:, None], axis=0)\n"
+        "    state = state + key[:, None] * delta[None, :]\n",
+        "values", "two",
+    ),
+    Bug(
+        "gdn_decode", "a block's address is computed in 32 bits",
+        "block = tl.load(block_ids_ptr + request)",
+        "block = tl.load(block_ids_ptr + request).to(tl.int32)", "overflow", "far-states",
+    ),
+    # ------------------------------------------------------------ mla_decode
+    Bug(
+        "mla_decode", "scores are not scaled", 'input_precision="ieee") * scale',
+        'input_precision="ieee")', "values", "ragged",
+    ),
+    Bug(
+        "mla_decode", "the rotated part is left out of the scores",
+        'tl.dot(rope_query, k_r, acc=scores, input_precision="ieee") * scale', "scores * scale",
+        "values", "ragged",
+    ),
+    Bug(
+        "mla_decode", "earlier tiles are not rescaled", "acc = acc * rescale[:, None]",
+        "acc = acc * 1.0", "values", "tiles",
+    ),
+    Bug(
+        "mla_decode", "rows of the block table are taken for as long as their context",
+        "request * table_stride", "request * tl.cdiv(seq_len, BLOCK_SIZE)", "stale_read", "ragged",
+    ),
+    Bug(
+        "mla_decode", "one token too many is visible", "visible = position < end",
+        "visible = position <= end", "stale_read", "ragged",
+    ),
+    Bug(
+        "mla_decode", "the mass of a split is its largest score",
+        "row_max + tl.log(row_sum_or_1)", "row_max", "values", "splits",
+    ),
 )  # fmt: skip

@@ -208,7 +208,8 @@ class Judge:
         axes, rows = self.rules.rule(name).axes, self.rules.rows
         place = list(difference.element)
         if name.startswith("joined"):
-            axes = self.rules.rule("output").axes[: len(place)]
+            axes = tuple(axis for axis in self.rules.rule("output").axes if axis != "split")
+            axes = axes[: len(place)]
         if rows is not None and len(place) == len(axes):
             place[self.rules.axis] = rows[place[self.rules.axis]]
         elif axes and len(place) != len(axes):  # of a huge tensor, only what had to be written

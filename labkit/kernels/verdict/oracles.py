@@ -367,6 +367,36 @@ def grouped_gemm(problem: Problem) -> dict[str, Tensor]:
     return {"output": torch.stack([rows[pair] for pair in sorted(rows)])}
 
 
+def gdn_decode(problem: Problem) -> dict[str, Tensor]:
+    """The gated delta rule for a token of each request; a new one's state is 0."""
+    states, rows = problem["states"].double(), []
+    for request, block in enumerate(problem["block_ids"].tolist()):
+        q, k, v, g, beta = (problem[name][request].double() for name in
+                            ("query", "key", "value", "g", "beta"))  # fmt: skip
+        old = torch.zeros_like(states[block]) if problem["is_new"][request] else states[block]
+        old = old * g.exp()[:, None, None]
+        delta = beta[:, None] * (v - torch.einsum("hk,hkv->hv", k, old))
+        states[block] = old + k[..., None] * delta[:, None, :]
+        rows.append(torch.einsum("hk,hkv->hv", q, states[block]))
+    return {"states": states, "output": torch.stack(rows)}
+
+
+def mla_decode(problem: Problem) -> dict[str, Tensor]:
+    """Each head's average of the front parts of its request's latents. Splits may be cut anywhere,
+    but together they are that, and have its mass."""
+    latents, size = problem["latents"].flatten(0, 1), problem["output"].shape[3]
+    rows, masses = [], []
+    for request, length in enumerate(problem["seq_lens"].tolist()):
+        position = torch.arange(length)
+        block_size = problem["latents"].shape[1]
+        blocks = problem["block_table"][request][position // block_size].long()
+        found = latents[blocks * block_size + position % block_size].double()
+        scores = problem["query"][request].double() @ found.T * problem["scale"]
+        masses.append(scores.logsumexp(-1))
+        rows.append(scores.softmax(-1) @ found[:, :size])
+    return {"joined output": torch.stack(rows), "joined lse": torch.stack(masses)}
+
+
 ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "store_kv": store_kv,
     "paged_decode": paged_decode,
@@ -388,6 +418,8 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
     "grouped_gemm": grouped_gemm,
+    "gdn_decode": gdn_decode,
+    "mla_decode": mla_decode,
 }
 
 
@@ -441,9 +473,13 @@ def judged(
             numbers, scales = meaning(found)
             parts |= {f"{name}_cache": numbers, f"{name}_scale": scales}
         return parts
-    if spec != "split_decode":
+    if spec not in ("split_decode", "mla_decode"):
         return dict(outputs)
-    partial, lse = outputs["partial"], outputs["lse"]
+    lse = outputs["lse"]
     whole = lse.double().logsumexp(-1)
-    joined = {"joined partial": combine(partial, lse), "joined lse": whole}
+    if spec == "mla_decode":
+        partial = outputs["output"]
+        output = partial[:, :, 0] if lse.shape[2] == 1 else combine(partial, lse)
+        return {"joined output": output, "joined lse": whole}
+    joined = {"joined partial": combine(outputs["partial"], lse), "joined lse": whole}
     return {"output": outputs["output"]} | joined

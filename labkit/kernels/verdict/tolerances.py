@@ -101,9 +101,9 @@ def bound(spec: str, dtype: str, output: str = "") -> Bound:
         return FLOAT32 if output == "mass" else EXACT
     if spec in _EXACT_KERNELS:
         return EXACT
-    if spec == "split_decode" and dtype == "float32":
+    if spec in ("split_decode", "mla_decode") and dtype == "float32":
         return SPLIT_FLOAT32
-    return FLOAT32 if spec == "lora_shrink" else _BY_DTYPE[dtype]
+    return FLOAT32 if spec == "lora_shrink" or output == "states" else _BY_DTYPE[dtype]
 
 
 ROUNDED_ONCE = frozenset(
@@ -117,6 +117,7 @@ ROUNDED_ONCE = frozenset(
         "w4a16_gemm",
         "lora_expand",
         "grouped_gemm",
+        "gdn_decode",
     }
 )
 """Kernels whose half-precision outputs are float64's, rounded once, in every case. Attention rounds
@@ -189,6 +190,8 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),
     ("lora_expand", "traffic-gqa"): Efficiency(1.02, flops=2.67),
     ("grouped_gemm", "traffic"): Efficiency(1.11, flops=1.0),
+    ("gdn_decode", "traffic"): Efficiency(1.01),
+    ("mla_decode", "traffic"): Efficiency(1.0, flops=1.0),
 }
 """`tl.dot` takes no tile with a side below 16, so few heads in a group cost FLOPs for nothing; a
 prefill reads keys once for each tile of queries; a norm reads its weight for each row."""

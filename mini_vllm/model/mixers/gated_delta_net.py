@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mini_vllm.attention import StateMetadata
+from mini_vllm.kernels.mixers import gdn_decode
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
 from mini_vllm.model.layers import Build, Linear, compute_dtype
@@ -104,10 +105,8 @@ class GatedDeltaNet(nn.Module):
         qkv = self.conv1d(qkv, tails, metadata, plan.conv_rows)
         g, beta = log_decay(a, self.A_log, self.dt_bias), b.float().sigmoid()
         tokens = (*self.heads(qkv), g, beta)
-        out, new = plan.run(
-            recurrent_gated_delta_rule, chunk_gated_delta_rule, tokens, metadata.load(matrices)
-        )
-        metadata.store(matrices, new)
+        one, many = recurrent_gated_delta_rule, chunk_gated_delta_rule
+        out = plan.run(one, many, tokens, matrices, metadata, gdn_decode)
         return self.out_proj(self.norm(out, z.view(out.shape)).flatten(1))
 
     def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

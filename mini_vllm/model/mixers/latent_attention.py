@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.mixers import mla_decode
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
 from mini_vllm.model.layers import Build, Linear, RMSNorm, to_compute_dtype
@@ -108,7 +110,9 @@ class LatentAttention(nn.Module):
         """Attention `[T, N, V]` of `query` over `pages` `[blocks, block_size, C + R]`."""
         weight = self.kv_b_proj.weight.view(query.shape[1], -1, self.args.kv_lora_rank)
         num, outs = metadata.num_decode_reqs, []
-        if num:
+        if num and can_launch(query):
+            outs.append(self.attend_on_pages(query[:num], pages, metadata, weight))
+        elif num:
             lens = metadata.seq_lens_cpu[:num]
             latents = gather(pages, metadata.block_table[:num], max(lens)).to(query.dtype)
             seen = metadata.seq_lens[:num]
@@ -122,6 +126,18 @@ class LatentAttention(nn.Module):
             outs.append(attend_expanded(own, latents, weight, self.scale))
             start += count
         return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def attend_on_pages(
+        self, query: Tensor, pages: Tensor, metadata: AttentionMetadata, weight: Tensor
+    ) -> Tensor:
+        """What `attend_latent` does, by a kernel that reads the pages where they lie."""
+        p, num = self.args.qk_nope_head_dim, len(query)
+        absorbed = torch.einsum("bnp,npc->bnc", query[..., :p], weight[:, :p])
+        mixed = mla_decode(
+            torch.cat((absorbed, query[..., p:]), dim=-1), pages, metadata.block_table[:num],
+            metadata.seq_lens[:num], self.scale, weight.shape[2], metadata.max_seq_len,
+        )  # fmt: skip
+        return torch.einsum("bnc,nvc->bnv", mixed, weight[:, p:])
 
 
 def gather(pages: Tensor, table: Tensor, length: int) -> Tensor:

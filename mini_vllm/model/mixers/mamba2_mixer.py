@@ -83,8 +83,7 @@ class Mamba2Mixer(nn.Module):
         dt = F.softplus(dt.float() + self.dt_bias)
         heads = {"a": -self.A_log.exp(), "d": self.D}
         one, many = partial(selective_state_update, **heads), partial(chunk_scan, **heads)
-        out, new = plan.run(one, many, self.heads(xbc, dt), metadata.load(matrices))
-        metadata.store(matrices, new)
+        out = plan.run(one, many, self.heads(xbc, dt), matrices, metadata)
         return self.out_proj(self.norm(out.flatten(1), z))
 
     def heads(self, xbc: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import StateMetadata
+from mini_vllm.kernels import can_launch
 from mini_vllm.model.interface import LayerSpec, StateTensor
 from mini_vllm.model.layers import compute_dtype
 from mini_vllm.model.mixers.causal_conv import ConvRows, causal_conv
@@ -51,24 +52,33 @@ class StatePlan:
         many: Callable[..., Step],
         tokens: Sequence[Tensor],
         states: Tensor,
-    ) -> Step:
-        """A whole step: outputs of all tokens, and the new states of all requests.
+        metadata: StateMetadata,
+        kernel: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
+        """A whole step: outputs of all tokens. `states` `[blocks, ...]` move on in place.
 
         Args:
             one: moves states by a token each, called with tensors `[R, ...]` and R states.
             many: moves states by all tokens, called with tensors `[T, ...]`, states and `Chunks`.
             tokens: what each token has, `[T, ...]` each.
+            kernel: does as `one` where a GPU can launch it, in place, called with tensors
+                `[R, ...]`, `states`, the block of each request and whether it is new.
         """
-        num = self.num_decodes
-        parts: list[Step] = []
-        if num:
-            parts.append(one(*(x[:num] for x in tokens), states[:num]))
+        decodes, prompts = slice(self.num_decodes), slice(self.num_decodes, None)
+        outs: list[Tensor] = []
+        if self.num_decodes and kernel is not None and can_launch(states):
+            blocks, is_new = metadata.block_ids[decodes], metadata.is_new[decodes]
+            outs.append(kernel(*(x[decodes] for x in tokens), states, blocks, is_new))
+        elif self.num_decodes:
+            out, new = one(*(x[decodes] for x in tokens), metadata.load(states, decodes))
+            metadata.store(states, new, decodes)
+            outs.append(out)
         if self.chunks is not None:
-            parts.append(many(*(x[num:] for x in tokens), states[num:], self.chunks))
-        if len(parts) == 1:
-            return parts[0]
-        outs, ends = zip(*parts, strict=True)
-        return torch.cat(outs), torch.cat(ends)
+            old = metadata.load(states, prompts)
+            out, new = many(*(x[prompts] for x in tokens), old, self.chunks)
+            metadata.store(states, new, prompts)
+            outs.append(out)
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def kept_in_float32(size: int) -> nn.Parameter:

@@ -214,6 +214,8 @@ LARGE_CASES: dict[str, set[str]] = {
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots", "late-slices", "long-hidden"},
     "grouped_gemm": {"far", "far-experts", "long-output"},
+    "gdn_decode": {"far", "far-states"},
+    "mla_decode": {"big-cache", "far", "far-table", "many-blocks"},
 }
 
 
@@ -284,6 +286,7 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
         "silu_mul": large.silu(3), "per_token_quant_int8": large.per_token(3),
         "gemm": large.dense(2), "w8a8_gemm": large.w8a8(2), "w4a16_gemm": large.w4a16(2),
         "store_kv_int8": large.store_int8(32), "paged_decode_int8": large.decode_int8(2, 40),
+        "gdn_decode": large.gdn(2, 2, 16), "mla_decode": large.mla(2, 40, 2, 2),
     }  # fmt: skip
     for name, make in small.items():
         problem = make(torch.Generator().manual_seed(1), torch.device("cpu"))
