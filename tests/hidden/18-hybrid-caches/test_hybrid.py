@@ -132,6 +132,24 @@ def test_18_5_full_layers_are_looked_up_once(subject: Any, hy: Any, others: list
     assert other == 1 if len(others) == 1 else other > 1
 
 
+def test_18_5_full_has_whole_blocks_only(subject: Any, hy: Any) -> None:
+    """Full's blocks hold 8 tokens. It finds 24, and a state says 20, as one may that ends anywhere:
+    full cuts it to 16, and the window is asked for no more."""
+    p = Program()
+    owner = hy.hybrid(p, [{"kind": "full", "block_size": 8}, window(9), STATE], blocks=150)
+    made = hy.request(p, "a", 96, owner.block_hasher)
+    hy.file(owner.managers[0], made, {0: range(3)})
+    for index, first in {1: 24, 2: 20}.items():
+        tables = [[list(range(length // 4))] for length in (first, *[16] * 9)]
+        asked = p.new("unittest.mock:Mock", side_effect=tables)
+        p.set(owner.managers[index], "find_hit", asked)
+    answer = owner._common_hit(made, 95)
+    p.see(answer[1])
+    p.see(p.call("builtins:len", answer[0][0]))
+    p.see(owner.managers[1].find_hit.call_args_list[1].args[1])
+    assert subject.run(p) == [16, 2, 16]
+
+
 # ------------------------------------------------------------------ 18.6
 
 

@@ -277,6 +277,7 @@ NONE_YET = {
         "test_16_1_a_prompt_may_take_the_whole_budget",
     ],
     NAMED: [
+        "test_18_5_full_has_whole_blocks_only",
         "test_18_6_without_hits_none_are_added",
         "test_19_4_without_time_there_is_none",
         "test_16_8_the_earliest_though_all_are_in_time",
