@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 import re
 import types
@@ -293,6 +294,10 @@ def complaint(words: Sequence[str]) -> str:
         if reason is not None:
             return f"{word} was vLLM's: {reason}"
     text = f"unrecognized arguments: {' '.join(words)}"
+    names = [word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words]
+    near = [match for name in names for match in difflib.get_close_matches(name, known, n=1)]
+    if near:
+        text += f"; did you mean --{near[0].replace('_', '-')}?"
     if any(word.lower() in ("true", "false") for word in words):
         text += "; a switch takes no value: write --NAME, or --no-NAME"
     return text

@@ -69,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(complaint(unknown))
+    if (tag := getattr(args, "model_tag", None)) is not None:
+        if args.model not in (DEFAULT_MODEL, tag):
+            parser.error(f"MODEL is {tag!r} and --model is {args.model!r}; give one of the two")
+        args.model = tag
     try:
         return args.run(args)
     except (ValueError, TypeError, OSError, NoProgressError, EngineDeadError) as error:
@@ -132,7 +136,7 @@ def _generate_options(command: argparse.ArgumentParser) -> None:
 def _chat_options(command: argparse.ArgumentParser) -> None:
     add_model_options(command)
     add_field_options(command, SamplingParams, skip=NO_OPTIONS)
-    command.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
+    _add_model_tag(command)
     command.add_argument("--system", help="the system message")
     _add_image_option(command)
     command.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
@@ -155,7 +159,7 @@ def _bench_serve_options(command: argparse.ArgumentParser) -> None:
 
 def _info_options(command: argparse.ArgumentParser) -> None:
     add_model_options(command)
-    command.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
+    _add_model_tag(command)
     command.add_argument("--json", action="store_true", help="figures as one JSON object")
 
 
@@ -177,9 +181,7 @@ def _serve_options(command: argparse.ArgumentParser) -> None:
     from mini_vllm.entrypoints.serve import add_serve_options
 
     add_model_options(command)
-    command.add_argument(
-        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help="as --model"
-    )
+    _add_model_tag(command)
     add_serve_options(command)
 
 
@@ -187,6 +189,11 @@ def _quantize_options(command: argparse.ArgumentParser) -> None:
     from mini_vllm.entrypoints.quantize import add_quantize_options
 
     add_quantize_options(command, MODELS)
+
+
+def _add_model_tag(command: argparse.ArgumentParser) -> None:
+    about = "another way to say --model"
+    command.add_argument("model_tag", nargs="?", metavar="MODEL", help=about)
 
 
 def _add_image_option(command: argparse.ArgumentParser) -> None:
@@ -285,7 +292,6 @@ def run_chat(args: argparse.Namespace) -> int:
     sampling_params_of(args, max_tokens=256)
     loras = adapters_of(args, 1)
     images = [{"type": "image_pil", "image_pil": image} for image in _open_images(args.image)]
-    args.model = args.name or args.model
     llm = load_llm(args)
     params = sampling_params_of(args, **({"max_tokens": 256} | llm.default_sampling_params))
     messages: list[dict[str, Any]] = []
@@ -373,7 +379,7 @@ def run_info(args: argparse.Namespace) -> int:
 
     options = engine_options_of(args)
     options.pop("scheduler_cls", None)
-    figures = describe(args.name or args.model, **options)
+    figures = describe(args.model, **options)
     print(json.dumps(figures) if args.json else as_text(figures))
     return 0
 
@@ -395,7 +401,6 @@ def run_break_even(args: argparse.Namespace) -> int:
         token_bytes,
     )
 
-    args.model = args.name or args.model
     if args.input_len < 1:
         raise ValueError(f"--input-len is {args.input_len}; it must be at least 1")
     if args.prefill_rate is None and args.model in by_shape():

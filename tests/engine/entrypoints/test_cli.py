@@ -297,7 +297,9 @@ def test_a_command_of_vllms_is_refused_by_its_name(
     [
         ("--all2all-backend=pplx", "is vLLM's, and not supported: rows travel by the exchanges"),
         ("--api-server-count=2", "--api-server-count is vLLM's, and not supported: one front end"),
-        ("--max-lora-rangs", "unrecognized arguments: --max-lora-rangs"),
+        ("--max-lora-rangs", "--max-lora-rangs; did you mean --max-lora-rank?"),
+        ("--max-modle-len=8", "--max-modle-len=8; did you mean --max-model-len?"),
+        ("--zzz", "unrecognized arguments: --zzz\n"),
         ("--data-parallel-size-local", "is vLLM's, and not supported: replicas are made by"),
         ("--weight-transfer-config", "is vLLM's, and not supported: make a new engine"),
         ("--scheduler-cls", "use --scheduler path/to/file.py:ClassName"),
@@ -319,6 +321,14 @@ def test_an_option_of_vllms_is_refused_by_its_name(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["info", option])
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "chat", "info"])
+def test_two_models_are_one_too_many(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "storyteller-draft", "--model", "/elsewhere"])
+    says = "MODEL is 'storyteller-draft' and --model is '/elsewhere'; give one of the two"
     assert says in capsys.readouterr().err
 
 
