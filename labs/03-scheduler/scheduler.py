@@ -586,7 +586,7 @@ class Scheduler(ProfileRules):
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless queues, statuses, blocks and limits agree."""
-        waiting = [*self.waiting, *self.skipped_waiting]
+        waiting = self._all_waiting()
         queued = [request.request_id for request in (*self.running, *waiting)]
         known = self.requests
         assert sorted(queued) == sorted(known), (
@@ -602,8 +602,16 @@ class Scheduler(ProfileRules):
             self._check_computed(request)
         for request in waiting:
             assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
-            assert request.request_id not in self.kv_cache_manager.req_to_blocks
+            self._check_waiting(request)
         self.kv_cache_manager.check_integrity(self.running)
+
+    def _all_waiting(self) -> list[Request]:
+        """The unfinished requests that do not run."""
+        return [*self.skipped_waiting, *self.waiting]
+
+    def _check_waiting(self, request: Request) -> None:
+        """Raise AssertionError if a request that waits holds what only running ones may hold."""
+        assert request.request_id not in self.kv_cache_manager.req_to_blocks
 
     def _check_computed(self, request: Request) -> None:
         """Raise AssertionError if more of a request was scheduled than can be known by then: its

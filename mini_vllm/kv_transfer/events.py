@@ -121,13 +121,11 @@ class WatchedBlockPool(BlockPool):
 
     def reset_prefix_cache(self) -> bool:
         """See :meth:`BlockPool.reset_prefix_cache`; one event stands for all."""
-        log, self.event_log = self.event_log, None
-        try:
-            done = super().reset_prefix_cache()
-        finally:
-            self.event_log = log
+        log = self.event_log
+        num_events = len(log.events) if log is not None else 0
+        done = super().reset_prefix_cache()
         if done and log is not None:
-            log.events.append(AllBlocksCleared())
+            log.events[num_events:] = [AllBlocksCleared()]
         return done
 
 

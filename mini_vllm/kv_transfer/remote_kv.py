@@ -17,17 +17,45 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager, cdiv
 from mini_vllm.request import Request
 
+Offer = tuple[int | None, bool]
+"""What a connector can bring of a request: the tokens behind those found here (None: it does not
+know yet), and whether they come later than this step's forward pass."""
+
+NOTHING: Offer = (0, False)
+
 
 class RemoteKVCacheManager(KVCacheManager):
-    """A manager that can give blocks whose contents are still to come."""
+    """A manager that can give blocks whose contents are still to come.
 
-    _contents_to_come = False
+    ::
+
+        get_computed_blocks finds         | then allocate_slots is asked for
+        | local hits | offered            | to compute    |     a request without blocks
+        | arrived, in blocks that it has  | to compute    |     one that has been loaded
+    """
+
     num_kept_from_loads = 0
     """Free blocks that :meth:`allocate_for_load` leaves for others."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.offers: dict[str, Offer] = {}
+        """What a connector can bring in this pass of the scheduler, by request. Of a request that
+        is to be admitted with the blocks it holds: the tokens that have arrived there."""
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """See the base class. Tokens that have arrived, or that the connector brings before the
+        forward pass, count as computed; no block of theirs is among those found."""
+        hits, num_local = self._no_blocks, 0
+        if request.request_id not in self.req_to_blocks:
+            hits, num_local = super().get_computed_blocks(request)
+        external, is_async = self.offers.get(request.request_id, NOTHING)
+        return hits, num_local if is_async else num_local + (external or 0)
 
     def allocate_for_load(
         self,
@@ -37,33 +65,33 @@ class RemoteKVCacheManager(KVCacheManager):
         hits: KVCacheBlocks,
         full_sequence_must_fit: bool,
     ) -> KVCacheBlocks | None:
-        """Like :meth:`allocate_slots`, but no lookup can find the new blocks yet."""
+        """Give a request slots for the tokens that its KV is loaded into, behind ``hits``.
+
+        No lookup can find the new blocks before :func:`take_arrived`. A request may hold blocks
+        already: those of a prompt of one token, which all came, and which is to be computed again.
+
+        Returns:
+            The new blocks, or None, with nothing changed, if there are too few: for the load, or,
+            if ``full_sequence_must_fit``, for all of the request's tokens.
+        """
         num_held = len(self.req_to_blocks.get(request.request_id, ())) + len(hits.blocks)
-        num_slots = num_hit_tokens + num_external_tokens
-        num_wanted = max(cdiv(num_slots, self.block_size) - num_held, 0)
-        num_wanted += sum(block.ref_cnt == 0 for block in hits.blocks)
-        if num_wanted + self.num_kept_from_loads > self.block_pool.num_free_blocks:
+        num_new = max(cdiv(num_hit_tokens + num_external_tokens, self.block_size) - num_held, 0)
+        num_missing = cdiv(min(request.num_tokens, self.max_model_len), self.block_size) - num_held
+        num_free = self.num_free_blocks - sum(block.ref_cnt == 0 for block in hits.blocks)
+        if num_new + self.num_kept_from_loads > num_free:
             return None
-        self._contents_to_come = True
-        try:
-            return self.allocate_slots(
-                request,
-                num_external_tokens,
-                num_new_computed_tokens=num_hit_tokens,
-                new_computed_blocks=hits,
-                full_sequence_must_fit=full_sequence_must_fit,
-            )
-        finally:
-            self._contents_to_come = False
+        if full_sequence_must_fit and num_missing > num_free:
+            return None
+        return self._extend_table(request.request_id, hits.blocks, num_new)
 
     def cache_blocks(self, request: Request, num_full_blocks: int) -> None:
-        """Make blocks findable, unless their contents are still to come.
+        """Make blocks findable, each of them once.
 
         A block that several requests held when its KV turned out to be missing was taken out of
         the cache for all of them. The first to compute it again puts it back; for the others it
         is there already.
         """
-        if self._contents_to_come or not self.enable_caching:
+        if not self.enable_caching:
             return
         table = self.req_to_blocks[request.request_id]
         start = self.num_cached_blocks[request.request_id]

@@ -1,8 +1,8 @@
 """A scheduler whose requests may get their KV from elsewhere.
 
-Phase 03's scheduler decides all that it decided before. Around its holes stands what is new: how
-many tokens a connector can bring, requests that wait for theirs, blocks that outlive their request,
-and KV that does not arrive.
+Phase 03's scheduler decides who is admitted, and with how many tokens; the KV cache manager tells
+it which of them come from elsewhere. New here are requests that wait for their KV, blocks that
+outlive their request, and KV that does not arrive.
 
 Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
 """
@@ -10,6 +10,7 @@ Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
@@ -27,6 +28,8 @@ from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.errors import RequestFailure
 from mini_vllm.kv_transfer.base import KVConnectorBase_V1
 from mini_vllm.kv_transfer.remote_kv import (
+    NOTHING,
+    Offer,
     RemoteKVCacheManager,
     TransferState,
     find_rewinds,
@@ -36,7 +39,6 @@ from mini_vllm.kv_transfer.remote_kv import (
 )
 from mini_vllm.request import Request, RequestStatus
 
-NOTHING: tuple[int, bool] = (0, False)
 FAILED_LOAD = "the KV of {count} prompt tokens did not arrive"
 
 
@@ -68,14 +70,14 @@ class RemoteKVScheduler(Scheduler):
         self.connector = connector
         self.recompute_kv_load_failures = kv_load_failure_policy == "recompute"
         self.transfers = TransferState()
-        self.offers: dict[str, tuple[int | None, bool]] = {}
-        """What the connector has answered in this pass, by request."""
         self.passed_over: list[Request] = []
         """Requests that this pass has left waiting, in its order: skipped, or loading now."""
         self.unfinished_prompts: set[Request] = set()
         """Those who load, or have begun, and still have tokens of their prompt to compute."""
         self.external_cache_stats = PrefixCacheStats()
         self.has_started_loads = False
+        self.num_ahead = 0
+        """Slots for drafts that the request gets which is being admitted."""
         self.rewound: dict[str, int] = {}
         """Tokens of requests that the worker has computed ahead of, for the next plan."""
         self.last_rewinds: dict[str, int] = {}
@@ -84,6 +86,11 @@ class RemoteKVScheduler(Scheduler):
         """Reasons of requests that this step's lost KV ends."""
         self.kv_transfer_params: dict[str, dict[str, Any]] = {}
         """What callers of ended requests are told, until their last output takes it along."""
+
+    @property
+    def offers(self) -> dict[str, Offer]:
+        """What the connector has answered in this pass, by request."""
+        return self.kv_cache_manager.offers
 
     @property
     def held(self) -> list[str]:
@@ -195,14 +202,14 @@ class RemoteKVScheduler(Scheduler):
         request.transition_to(RequestStatus.WAITING)
         return True
 
-    def _offer_for(self, request: Request) -> tuple[int | None, bool]:
+    def _offer_for(self, request: Request) -> Offer:
         """What the connector can bring of a request, asked once in this pass."""
         request_id = request.request_id
         if request_id not in self.offers:
             self.offers[request_id] = self._ask_connector(request)
         return self.offers[request_id]
 
-    def _ask_connector(self, request: Request) -> tuple[int | None, bool]:
+    def _ask_connector(self, request: Request) -> Offer:
         if request.skip_reading_prefix_cache:  # it needs the logits of every token
             return NOTHING
         _, num_local = self.kv_cache_manager.get_computed_blocks(request)
@@ -216,20 +223,16 @@ class RemoteKVScheduler(Scheduler):
         return external, is_async
 
     def _try_admit(self, step: StepPlan, request: Request) -> bool:
-        """See :meth:`Scheduler._try_admit`; external tokens count as computed, local ones first."""
+        """See :meth:`Scheduler._try_admit`. A request whose KV comes later than this step's forward
+        pass gets blocks for it, and waits."""
         offered, is_async = self.offers.get(request.request_id, NOTHING)
         external = offered or 0
-        if request.num_computed_tokens > 0:
-            admitted = self._admit(step, request, KVCacheBlocks(), 0, 0)
-        elif external == 0:
-            admitted = super()._try_admit(step, request)
-            if admitted and request.num_preemptions == 0:
-                self.external_cache_stats.record(request.num_tokens - request.num_cached_tokens, 0)
-        else:
+        if external and is_async:
             hits, num_local = self.kv_cache_manager.get_computed_blocks(request)
-            admit = self._start_load if is_async else self._admit
             self.kv_cache_manager.num_kept_from_loads = self._num_kept_from_loads()
-            admitted = admit(step, request, hits, num_local, external)
+            admitted = self._start_load(step, request, hits, num_local, external)
+        else:
+            admitted = self._admit(step, request, external)
         if admitted:
             num_planned = step.num_scheduled_tokens.get(request.request_id, 0)
             if num_planned == 0 or request.num_computed_tokens + num_planned < request.num_tokens:
@@ -238,6 +241,36 @@ class RemoteKVScheduler(Scheduler):
             table = self.kv_cache_manager.req_to_blocks[request.request_id]
             self.connector.update_state_after_alloc(request, KVCacheBlocks(list(table)), external)
         return admitted
+
+    def _admit(self, step: StepPlan, request: Request, external: int) -> bool:
+        """Let a request run with what it has: tokens that have arrived, or that the connector
+        brings before this step's forward pass.
+
+        :meth:`Scheduler._try_admit` finds both with the manager, and would count them as found in
+        the cache of this engine. External tokens are counted apart, and those that have arrived
+        were counted when their load began.
+
+        Source: vllm/v1/core/sched/scheduler.py#L634-L804 (Scheduler.schedule) @ v0.22.1
+        """
+        manager, arrived = self.kv_cache_manager, request.num_computed_tokens
+        counted = request.num_cached_tokens, replace(manager.prefix_cache_stats)
+        self.num_ahead = self.scheduler_config.num_lookahead_tokens if arrived else 0
+        if arrived:
+            self.offers[request.request_id] = (arrived, False)
+            request.num_computed_tokens = 0
+        if not super()._try_admit(step, request):
+            if arrived:
+                del self.offers[request.request_id]
+                request.num_computed_tokens = arrived
+            return False
+        request.num_cached_tokens, manager.prefix_cache_stats = counted
+        if not arrived:
+            self._count_cached(request, request.num_computed_tokens - external, external)
+        return True
+
+    def _at_admission(self) -> dict[str, int]:
+        """Also slots for drafts, as running requests have them, for a request that has begun."""
+        return {"num_lookahead_tokens": self.num_ahead, **super()._at_admission()}
 
     def _num_kept_from_loads(self) -> int:
         """Free blocks that a load may not take: what prompts under way still need.
@@ -304,53 +337,6 @@ class RemoteKVScheduler(Scheduler):
         self.has_started_loads = True
         return True
 
-    def _admit(
-        self, step: StepPlan, request: Request, hits: KVCacheBlocks, num_local: int, external: int
-    ) -> bool:
-        """Let a request run with what it has: tokens that have arrived, or that the connector
-        brings before this step's forward pass.
-
-        Source: vllm/v1/core/sched/scheduler.py#L634-L804 (Scheduler.schedule) @ v0.22.1
-        """
-        held = request.num_computed_tokens
-        num_computed = held + num_local + external
-        num_new_tokens = self._new_tokens(step, request, num_computed)
-        if num_new_tokens == 0:
-            return False
-        config = self.scheduler_config
-        ahead = {"num_lookahead_tokens": config.num_lookahead_tokens if held else 0}
-        blocks = self.kv_cache_manager.allocate_slots(
-            request,
-            external + num_new_tokens,
-            num_new_computed_tokens=num_local,
-            new_computed_blocks=hits,
-            full_sequence_must_fit=config.scheduler_reserve_full_isl,
-            **ahead | self._at_admission(),
-        )
-        if blocks is None:
-            return False
-        if not held:
-            self._count_cached(request, num_local, external)
-        request.transition_to(RequestStatus.RUNNING)
-        request.num_computed_tokens = num_computed
-        self.running.append(request)
-        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
-        step.add_admitted(request, num_new_tokens, block_ids)
-        return True
-
-    def _new_tokens(self, step: StepPlan, request: Request, num_computed: int) -> int:
-        """Tokens to compute for a request that is to be admitted; 0 if it has to wait."""
-        num_new_tokens = request.num_tokens - num_computed
-        threshold = self.long_prefill_cap
-        if 0 < threshold < num_new_tokens:
-            num_new_tokens = threshold
-        if num_new_tokens > step.token_budget and not self.scheduler_config.enable_chunked_prefill:
-            return 0
-        num_new_tokens = min(num_new_tokens, step.token_budget)
-        for extension in self.extensions:
-            num_new_tokens = extension.limit_tokens(request, num_computed, num_new_tokens)
-        return num_new_tokens
-
     def _count_cached(self, request: Request, num_local: int, external: int) -> None:
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_local + external
@@ -383,9 +369,6 @@ class RemoteKVScheduler(Scheduler):
                     self.skipped_waiting.prepend_request(request)
         if holders and not self.running and self.transfers.loading <= self.transfers.arrived:
             self._start_anew(holders[-1])
-
-    def _all_waiting(self) -> list[Request]:
-        return [*self.skipped_waiting, *self.waiting]
 
     def _is_ready_holder(self, request: Request) -> bool:
         holds = request.request_id in self.kv_cache_manager.req_to_blocks
@@ -500,31 +483,23 @@ class RemoteKVScheduler(Scheduler):
                 self.kv_cache_manager.free(request)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless queues, statuses, blocks, transfers and limits agree."""
-        waiting = self._all_waiting()
-        queued = [request.request_id for request in (*self.running, *waiting)]
-        assert sorted(queued) == sorted(self.requests), f"queues {queued}, known {[*self.requests]}"
-        assert len(self.running) <= self.scheduler_config.max_num_seqs
-        tables = self.kv_cache_manager.req_to_blocks
-        size = self.cache_config.block_size
-        for request in self.running:
-            assert request.status == RequestStatus.RUNNING, f"{request} is in running"
-            assert request.num_computed_tokens <= len(tables[request.request_id]) * size
-            self._check_computed(request)
-        for request in waiting:
-            assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
-            holds = request.request_id in tables
-            assert holds == (request.num_computed_tokens > 0) or self._lost_all(request), (
-                f"{request} holds blocks: {holds}"
-            )
-            loads = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-            assert loads == (request.request_id in self.transfers.loading), f"{request}"
+        """As the core's, and for the transfers."""
         held = self.transfers.held
         assert not held.keys() & self.requests.keys(), "a request is held and unfinished"
         known = self.requests.keys() | held.keys()
+        tables = self.kv_cache_manager.req_to_blocks
         assert tables.keys() <= known, f"blocks of no request: {tables.keys() - known}"
         assert self.transfers.failed | self.transfers.arrived <= self.transfers.loading
-        self.kv_cache_manager.check_integrity(self.running)
+        super().check_integrity()
+
+    def _check_waiting(self, request: Request) -> None:
+        """See :meth:`Scheduler._check_waiting`; blocks are held for KV that comes or came."""
+        holds = request.request_id in self.kv_cache_manager.req_to_blocks
+        assert holds == (request.num_computed_tokens > 0) or self._lost_all(request), (
+            f"{request} holds blocks: {holds}"
+        )
+        loads = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        assert loads == (request.request_id in self.transfers.loading), f"{request}"
 
     def _lost_all(self, request: Request) -> bool:
         """A load that has failed from its first block on keeps its blocks until it is over."""

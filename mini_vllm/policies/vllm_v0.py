@@ -564,12 +564,10 @@ class VllmV0(Policy):
         swapped = {request.request_id: request for group in self.swapped for request in group}
         assert swapped.keys() == self.kv_cache_manager.host_tables.keys()
         assert all(request.status == RequestStatus.PREEMPTED for request in swapped.values())
-        everyone = self.requests
-        self.requests = {i: request for i, request in everyone.items() if i not in swapped}
-        try:
-            super().check_integrity()
-        finally:
-            self.requests = everyone
+        super().check_integrity()
+
+    def _all_waiting(self) -> list[Request]:
+        return [*super()._all_waiting(), *(r for group in self.swapped for r in group)]
 
 
 class VllmV0Chunked(VllmV0):

@@ -7,6 +7,7 @@ import pytest
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.restart import Checkpoint, restart
+from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.policies import POLICIES
 from mini_vllm.request import RequestStatus
@@ -41,6 +42,25 @@ def test_a_synchronous_load_runs_in_the_same_step() -> None:
     assert a.num_cached_tokens == 16
     engine.add("b", range(18))
     assert engine.step().num_scheduled_tokens["b"] == 2, "b finds what a has loaded"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_phase_03_decides_who_is_admitted(monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+    """Also of requests whose KV arrives, before this step's forward pass or earlier."""
+    engine = Engine(Scripted(is_async=is_async, tokens={"a": 16}))
+    a = engine.add("a", range(18))
+    engine.scheduler.breaks_deadlocks = False
+    if is_async:
+        engine.step(received=["a"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Scheduler, "_try_admit", lambda self, step, request: False)
+        assert engine.scheduler.schedule().num_scheduled_tokens == {}
+    assert engine.step().num_scheduled_tokens == {"a": 2}
+    stats = engine.scheduler.kv_cache_manager.prefix_cache_stats
+    external = engine.scheduler.external_cache_stats
+    assert (stats.requests, stats.queries, stats.hits) == (1, 18, 0), "none was found here"
+    assert (external.requests, external.queries, external.hits) == (1, 18, 16)
+    assert a.num_cached_tokens == a.num_external_tokens == 16
 
 
 def test_a_full_hit_computes_its_last_token_in_place() -> None:
