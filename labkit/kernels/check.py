@@ -55,7 +55,6 @@ OTHER_POISON = -1e30
 Job = tuple[Submission, str, str, int, str, float]
 """What is interpreted: a submission, spec, case, seed, order of programs, and poison."""
 Answer = TypeVar("Answer")
-FATAL = ("crash", "timeout", "broken")
 
 
 class Checker:

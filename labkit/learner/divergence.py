@@ -6,8 +6,6 @@ What is shown is the state before that step, while both still agreed, and both d
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,7 +19,6 @@ from labkit.course.root import find_root
 from labkit.inside import child
 from labkit.process import overlay
 from labkit.process.worker import TRACE, Worker, WorkerError
-from labkit.testing import Divergence
 from labkit.trace.diff import differing_fields
 from labkit.trace.format import load_trace
 from labkit.trace.generate import generate
@@ -48,20 +45,6 @@ class Parting:
     before: dict[str, Any]
     yours: dict[str, Any]
     expected: dict[str, Any]
-
-    def as_divergence(self) -> Divergence:
-        """The same, as a failed comparison of a test."""
-        fields = self.fields
-        yours = {f: self.yours.get(f) for f in fields} | _error_of(self.yours)
-        expected = {f: self.expected.get(f) for f in fields}
-        state = dict(row.split("  ", 1) for row in state_rows(self.before))
-        return Divergence(
-            f"step {self.step} of the trace: {', '.join(fields)}", yours, expected, state
-        )
-
-
-def _error_of(line: dict[str, Any]) -> dict[str, Any]:
-    return {"error": line["error"]} if "error" in line else {}
 
 
 def compare(subject: Worker, reference: Worker, trace: dict[str, Any]) -> Parting | None:
@@ -101,21 +84,6 @@ def reason(error: WorkerError, root: Path) -> str:
         if place := in_lab(root, file, line):
             return f"{text}  ({place[0].relative_to(root).as_posix()}:{place[1]} in {function})"
     return text
-
-
-def expect_same_trace(trace: dict[str, Any]) -> None:
-    """For tests and notebooks: the modules of this process against the reference in a child.
-
-    Raises:
-        Divergence: with the state before the first step that differs.
-    """
-    __tracebackhide__ = True
-    root, mapping = find_root(), json.loads(os.environ.get(overlay.VARIABLE, "{}"))
-    limits = child.Limits(STEP_SECONDS)
-    with Worker(root, mapping, limits, "yours") as mine, Worker(root, {}, limits, "ref") as theirs:
-        parting = compare(mine, theirs, trace)
-    if parting:
-        raise parting.as_divergence()
 
 
 def state_rows(before: dict[str, Any]) -> list[str]:

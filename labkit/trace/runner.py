@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from labkit.trace.format import (
     Trace,
     TraceConfig,
     draft_tokens,
+    parse_trace,
     placeholder,
     prompt_tokens,
     sample_tokens,
@@ -32,6 +34,8 @@ from labkit.trace.groups import GroupWatch
 from labkit.trace.stand_ins import Grammars, ScriptedConnector, connector_output
 
 Line = dict[str, Any]
+MAX_STEPS = 20000
+"""Steps after which a trace is given up, so that a scheduler that makes no progress ends too."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,19 @@ class Subject(Protocol):
 
     def has_unfinished(self) -> bool:
         """Whether any request is running or waiting."""
+
+
+def answer_with(replayed: Callable[[Trace], Iterator[Line]], text: str) -> dict[str, Any]:
+    """Replay the trace in `text`; what the scheduler raises becomes part of the answer."""
+    lines: list[Line] = []
+    try:
+        for line in replayed(parse_trace(json.loads(text))):
+            lines.append(line)
+            if len(lines) > MAX_STEPS:
+                raise RuntimeError(f"no end after {MAX_STEPS} steps")
+    except Exception as error:
+        return {"lines": lines, "error": f"{type(error).__name__}: {error}"}
+    return {"lines": lines}
 
 
 def replay(trace: Trace, subject: Subject) -> Iterator[Line]:

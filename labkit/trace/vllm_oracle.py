@@ -29,15 +29,19 @@ from labkit.trace.format import (
     Image,
     TraceConfig,
     draft_tokens,
-    parse_trace,
     placeholder,
 )
 from labkit.trace.groups import GroupWatch
-from labkit.trace.runner import Line, Plan, end_reason, ordered_blocks, replay, sampled_tokens
+from labkit.trace.runner import (
+    Line,
+    Plan,
+    answer_with,
+    end_reason,
+    ordered_blocks,
+    replay,
+    sampled_tokens,
+)
 from mini_vllm.core.cache_groups import GroupSpec
-
-MAX_STEPS = 20000
-"""Steps after which a trace is given up, so that a scheduler that makes no progress ends too."""
 
 
 class VllmSubject:
@@ -556,17 +560,8 @@ def _speculation(config: TraceConfig) -> SimpleNamespace:
 
 
 def answer(text: str) -> dict[str, Any]:
-    """Replay one trace; what the scheduler raises becomes part of the answer."""
-    lines: list[Line] = []
-    try:
-        trace = parse_trace(json.loads(text))
-        for line in replay(trace, VllmSubject(trace.config)):
-            lines.append(line)
-            if len(lines) > MAX_STEPS:
-                raise RuntimeError(f"no end after {MAX_STEPS} steps")
-    except Exception as error:
-        return {"lines": lines, "error": f"{type(error).__name__}: {error}"}
-    return {"lines": lines}
+    """See `runner.answer_with`."""
+    return answer_with(lambda trace: replay(trace, VllmSubject(trace.config)), text)
 
 
 def main() -> None:

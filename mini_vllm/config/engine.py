@@ -135,10 +135,6 @@ class EngineConfig:
         return self.parallel
 
     @property
-    def multimodal_config(self) -> MultiModalConfig:
-        return self.multimodal
-
-    @property
     def lora_config(self) -> LoRAConfig | None:
         return self.lora
 

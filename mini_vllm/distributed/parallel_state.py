@@ -178,14 +178,6 @@ def get_pp_group() -> GroupCoordinator:
     return _PP
 
 
-def get_tensor_model_parallel_world_size() -> int:
-    return get_tp_group().world_size
-
-
-def get_tensor_model_parallel_rank() -> int:
-    return get_tp_group().rank_in_group
-
-
 def init_distributed_environment(
     world_size: int,
     rank: int,

@@ -167,11 +167,7 @@ class LLM(OfflinePooling):
             outputs = self._add_all(
                 ids, prompts, sampling_params, priority, lora_request, stream=False
             )
-            with progress_bar(len(outputs), use_tqdm) as progress:
-                progress.update(sum(output.finished for output in outputs))
-                for num_finished in self._run(outputs):
-                    progress.update(num_finished)
-            self.engine.flush_kv()
+            self._complete(outputs, use_tqdm)
             return outputs
         finally:
             self.engine.abort_requests(ids)
@@ -408,11 +404,7 @@ class LLM(OfflinePooling):
         """
         outputs, self._enqueued = self._enqueued, []
         try:
-            with progress_bar(len(outputs), use_tqdm) as progress:
-                progress.update(sum(output.finished for output in outputs))
-                for num_finished in self._run(outputs):
-                    progress.update(num_finished)
-            self.engine.flush_kv()
+            self._complete(outputs, use_tqdm)
             return outputs
         finally:
             self.engine.abort_requests([output.request_id for output in outputs])
@@ -532,6 +524,14 @@ class LLM(OfflinePooling):
     def _check_awake(self) -> None:
         if self.engine.is_sleeping():
             raise ValueError("the engine sleeps; call wake_up() first")
+
+    def _complete(self, outputs: Sequence[RequestOutput], use_tqdm: Progress) -> None:
+        """Step until these have finished, and what they leave for other engines is there."""
+        with progress_bar(len(outputs), use_tqdm) as progress:
+            progress.update(sum(output.finished for output in outputs))
+            for num_finished in self._run(outputs):
+                progress.update(num_finished)
+        self.engine.flush_kv()
 
     def _run(self, outputs: Sequence[RequestOutput]) -> Iterator[int]:
         """Step until these have finished; yields how many of them each step has ended."""

@@ -85,29 +85,6 @@ def break_even_tokens(
     return fixed_seconds / gain if gain > 0 else math.inf
 
 
-def goodput_pays(
-    prefill_seconds: float,
-    decode_seconds: float,
-    transfer_seconds: float,
-    interference_seconds: float,
-) -> bool:
-    """Whether a request that is computed here and decoded there costs the pair less than two
-    replicas, each of which does both.
-
-    Two replicas serve two requests in ``2 * (prefill + decode + interference)`` machine seconds,
-    two of each. A pair is as slow as the slower of its halves, and pays for the transfer: split
-    work that does not split evenly leaves one machine idle.
-
-    Args:
-        prefill_seconds, decode_seconds: machine time of one request.
-        transfer_seconds: that the decode side waits for KV.
-        interference_seconds: that a replica's decodes lose while it prefills, per request.
-    """
-    replicas = (prefill_seconds + decode_seconds + interference_seconds) / 2
-    pair = max(prefill_seconds, decode_seconds + transfer_seconds)
-    return pair < replicas
-
-
 def table(prefill_rate: float, fixed_seconds: float = 1e-3) -> list[tuple[str, str, float]]:
     """Break-even lengths of well-known models over well-known links."""
     return [

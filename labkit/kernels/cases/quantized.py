@@ -28,7 +28,7 @@ from labkit.kernels.cases.draw import (
 from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, levels, stored_rules
 from labkit.kernels.cases.rules import PRODUCT, CaseRules, TensorRule
-from labkit.kernels.cases.storing import SLICES, TOKENS, among_idle
+from labkit.kernels.cases.storing import SLICES, TOKENS, among_idle, places
 
 SCALE_BYTES = 4
 NOBODYS = -128
@@ -428,15 +428,8 @@ def store(
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        stored = draw.prime() if tokens is None else tokens
-        count = stored + padding
-        blocks = num_blocks or -(-stored // block_size) + 2
-        last = blocks * block_size
-        slots = draw.order(range(last - stored - block_size, last))[:stored]
-        if slots and not num_blocks:
-            slots[draw.integer(0, stored - 1)] = 0  # a slot like any other
-        mapping = torch.full((count,), -1, dtype=torch.int64)
-        mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
+        slots, mapping, blocks = places(draw, tokens, padding, block_size, num_blocks)
+        count = len(mapping)
         loud = torch.tensor([1.0, 50.0, 0.02])[torch.arange(count) % 3, None, None]
         loud *= scale
         key, value = ((draw.normal(count, heads, dim) * loud).to(dtype) for _ in range(2))

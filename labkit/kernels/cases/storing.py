@@ -39,15 +39,8 @@ def store(
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        stored = draw.prime() if tokens is None else tokens
-        count = stored + padding
-        blocks = num_blocks or -(-stored // block_size) + 2
-        last = blocks * block_size
-        slots = draw.order(range(last - stored - block_size, last))[:stored]
-        if slots and not num_blocks:
-            slots[draw.integer(0, stored - 1)] = 0  # a slot like any other
-        mapping = torch.full((count,), -1, dtype=torch.int64)
-        mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
+        slots, mapping, blocks = places(draw, tokens, padding, block_size, num_blocks)
+        count, stored = len(mapping), len(slots)
         key, value = (draw.normal(count, heads, dim, dtype=dtype) for _ in range(2))
         if stored:  # what a copy must keep and arithmetic does not
             tiny = torch.finfo(dtype).tiny / 4
@@ -72,6 +65,23 @@ def store(
         return problem, stored_rules(slots, mapping, blocks, block_size)
 
     return make
+
+
+def places(
+    draw: Draw, tokens: int | None, padding: int, block_size: int, num_blocks: int | None
+) -> tuple[list[int], torch.Tensor, int]:
+    """Where new tokens go: their slots, the slot mapping `[tokens + padding]`, and the blocks of
+    the cache. Arguments as of :func:`store`."""
+    stored = draw.prime() if tokens is None else tokens
+    count = stored + padding
+    blocks = num_blocks or -(-stored // block_size) + 2
+    last = blocks * block_size
+    slots = draw.order(range(last - stored - block_size, last))[:stored]
+    if slots and not num_blocks:
+        slots[draw.integer(0, stored - 1)] = 0  # a slot like any other
+    mapping = torch.full((count,), -1, dtype=torch.int64)
+    mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
+    return slots, mapping, blocks
 
 
 def among_idle(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -83,10 +83,6 @@ class Findings:
         if known is not None:
             finding = replace(known, count=known.count + finding.count)
         self._first[key] = finding
-
-    def add_all(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self.add(finding)
 
     def __len__(self) -> int:
         return len(self._first)

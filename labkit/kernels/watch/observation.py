@@ -46,11 +46,6 @@ class Traffic:
     def num_bytes(self) -> int:
         return self.bytes_read + self.bytes_written
 
-    @property
-    def masked_share(self) -> float:
-        """Share of lanes that did nothing."""
-        return self.masked_lanes / self.lanes if self.lanes else 0.0
-
     def plain(self) -> dict[str, Any]:
         """As JSON data."""
         return asdict(self) | {"by_line": {str(line): n for line, n in self.by_line.items()}}

@@ -11,7 +11,6 @@ from mini_vllm.kv_transfer.economics import (
     LINKS,
     SHAPES,
     break_even_tokens,
-    goodput_pays,
     kv_bytes_per_token,
     load_seconds,
     table,
@@ -38,9 +37,3 @@ def test_a_link_that_is_too_slow_never_pays() -> None:
     assert break_even_tokens(131_072, 20_000 * 131_072.0, 20_000, 1e-3) == math.inf
     assert break_even_tokens(131_072, LINKS["NVMe"], 20_000) == 0
     assert len(table(20_000)) == len(SHAPES) * len(LINKS)
-
-
-def test_splitting_pays_for_interference_and_even_halves_only() -> None:
-    assert not goodput_pays(1.0, 1.0, 0.0, 0.0), "alike at best: it is not throughput"
-    assert goodput_pays(1.0, 1.0, 0.1, 0.5)
-    assert not goodput_pays(0.2, 2.0, 0.1, 0.5), "one of the two would idle"

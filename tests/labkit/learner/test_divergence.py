@@ -19,7 +19,6 @@ from labkit.course.skeleton import skeleton
 from labkit.inside import child
 from labkit.learner import ab, divergence
 from labkit.process.worker import Worker
-from labkit.testing import Divergence
 from labkit.trace.generate import generate
 
 SCHEDULER = "mini_vllm.core.scheduler"
@@ -94,17 +93,6 @@ def test_a_forgotten_budget_is_found_with_the_state_before_it(
     for words in ("before the step, both agree", f"{budget} tokens a step", "next out:", "waiting"):
         assert words in text, text
     assert text.index("yours") < text.index("expected")
-
-
-def test_the_same_as_a_failed_comparison_of_a_test(
-    phase: Phase, reference: Worker, tmp_path: Path
-) -> None:
-    parting = part(phase, tmp_path, FORGETFUL, reference)
-    assert parting is not None
-    failure = parting.as_divergence()
-    assert isinstance(failure, Divergence)
-    assert f"step {parting.step} of the trace" in failure.at
-    assert {"free", "budget"} <= set(failure.state)
 
 
 @pytest.mark.parametrize(
