@@ -7,14 +7,15 @@
     latent attention   a decode with keys and values made of the cache, and on latents as they are;
                        and the bytes that a token takes in the cache
 
-Each figure is the shortest of some turns, in milliseconds of CPU time: neighbours come and go.
+Each figure is the shortest of some turns, in milliseconds of CPU time: neighbours come and go. Both
+forms take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,15 +34,17 @@ LATENT = {"DeepSeek-V2-Lite": (16, 128, 128, 64, 512), "DeepSeek-V3": (128, 128,
 """Heads, P, V, R and C, see `mla.py`."""
 
 
-def best_ms(action: Action, turns: int) -> float:
-    """The shortest CPU time of a call."""
-    action()
-    best = float("inf")
-    for _ in range(turns):
-        start = time.process_time()
-        action()
-        best = min(best, time.process_time() - start)
-    return best * 1e3
+def best_ms(actions: Sequence[Action], turns: int) -> list[float]:
+    """The shortest CPU time of a call of each. They take turns, so that none has a quieter time of
+    the machine, or warmer caches."""
+    best = [float("inf")] * len(actions)
+    for turn in range(turns + 1):
+        for index, action in enumerate(actions):
+            start = time.process_time()
+            action()
+            taken = time.process_time() - start
+            best[index] = min(best[index], taken) if turn else best[index]  # the first warms up
+    return [seconds * 1e3 for seconds in best]
 
 
 def gated_delta(num: int, heads: int, size: int) -> tuple[Action, Action]:
@@ -88,7 +91,7 @@ def latent(context: int, heads: int, p: int, v: int, r: int, c: int) -> tuple[Ac
 
 
 def report(what: str, pair: tuple[Action, Action], turns: int) -> None:
-    first, second = (best_ms(action, turns) for action in pair)
+    first, second = best_ms(pair, turns)
     print(f"{what:<52}{first:>10.2f}{second:>10.2f}{first / second:>8.1f}x")
 
 
