@@ -187,7 +187,7 @@ def parse_fine_tuned_lora_name(name: str) -> tuple[str, str]:
     once, at the beginning, if it is there.
 
     Raises:
-        ValueError: for a name whose rest ends neither in ``.lora_A.weight`` nor in
+        ValueError: that shows the name, if its rest ends neither in ``.lora_A.weight`` nor in
             ``.lora_B.weight``.
 
     Source: vllm/lora/utils.py#L155-L196 (parse_fine_tuned_lora_name) @ v0.22.1

@@ -68,7 +68,8 @@ def plugged_platform() -> Platform | None:
     (:func:`attempt`), and the others are asked all the same.
 
     Raises:
-        ValueError: if there are two, with the names of both: one of them must be chosen.
+        ValueError: if there are two, with the names of both and of MINI_VLLM_PLUGINS: one of them
+            must be chosen.
 
     Source: vllm/platforms/__init__.py#L212-L252 (resolve_current_platform_cls_qualname) @ v0.22.1.
     """

@@ -50,9 +50,9 @@ def register_backend(name: str, qualname: str) -> None:
 def refusals(name: str, platform: Platform, config: AttentionSelectorConfig) -> list[str]:
     """Every reason why the backend called `name` cannot do the work; none: it can.
 
-    First that the platform does not offer it, then that no backend of that name is registered, or
-    why its class cannot be imported. Else all that its `validate_configuration(platform, config)`
-    says; a backend without one does any work.
+    First that the platform does not offer it, with the names that it offers; then that no backend
+    of that name is registered, or why its class cannot be imported. Else all that its
+    `validate_configuration(platform, config)` says; a backend without one does any work.
     """
     # TODO 19.9
     raise NotImplementedError(
@@ -83,7 +83,9 @@ def get_attn_backend_cls(
     """The class of the backend called `selected`, or of the best one.
 
     Raises:
-        ValueError: for an unknown name, and with every reason for one that cannot do the work.
+        ValueError: for an unknown name, with the known ones; for one that cannot do the work, with
+            its name and every reason; and without a name, if none can, with the platform's
+            `device_type` and the name and every reason of each.
 
     Source: vllm/platforms/cuda.py#L293-L362 (CudaPlatformBase.get_attn_backend_cls) @ v0.22.1.
     """

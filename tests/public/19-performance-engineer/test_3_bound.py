@@ -107,7 +107,7 @@ def test_19_3_what_cannot_be_is_refused() -> None:
         step(1, 2), step(0, 0), step(1, -0.5), step(1, 0.5, memory=-1.0),
         step(1, 0.5, arithmetic=-1.0), step(1, 0.5, 3, -0.1),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="step"):
+        with pytest.raises(ValueError):
             classify_step(wrong)
 
 

