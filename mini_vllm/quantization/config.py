@@ -121,22 +121,38 @@ class GPTQConfig(QuantizationConfig):
 
     name = "gptq"
 
-    def __init__(self, scheme: Scheme, lm_head: bool, skipped: Sequence[str]) -> None:
+    by_substring = False
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        lm_head: bool,
+        skipped: Sequence[str],
+        entries: Mapping[str, Any] | None = None,
+    ) -> None:
         self.scheme, self.lm_head, self.skipped = scheme, lm_head, list(skipped)
+        self.entries = entries or {}
+        """Of GPTQ, for `dynamic`: what "+:PATTERN" changes, and which layers "-:PATTERN" leaves."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        _check("dynamic", config.get("dynamic"), Mapping, "an object, by patterns of layers")
+        for rule, changes in (config.get("dynamic") or {}).items():
+            check_names("dynamic", ["re:" + rule.removeprefix("-:").removeprefix("+:")])
+            _check(f"dynamic[{rule!r}]", changes, Mapping, "an object", is_needed=True)
+            cls.scheme_of({**config, **changes})
+        return cls(cls.scheme_of(config), bool(config.get("lm_head", False)), [], config)
+
+    @staticmethod
+    def scheme_of(config: Mapping[str, Any]) -> Scheme:
         group_size = get_from_keys(config, ["group_size"])
-        if config.get("dynamic"):
-            raise ValueError("quantization_config: 'dynamic' rules for GPTQ are not supported")
-        scheme = Scheme(
+        return Scheme(
             format=one_of(config, "checkpoint_format", ["gptq", "gptq_v2"], "gptq"),
             bits=one_of(config, "bits", [4, 8]),
             group_size=group_size,
             symmetric=bool(config.get("sym", True)),
             act_order=bool(config.get("desc_act", False)) and group_size != -1,
         )
-        return cls(scheme, bool(config.get("lm_head", False)), [])
 
     def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
         if not self.skipped:
@@ -145,16 +161,39 @@ class GPTQConfig(QuantizationConfig):
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         if prefix == "lm_head" and not self.lm_head:
             return None
-        if is_layer_skipped(prefix, self.skipped, self.stacked):
+        if is_layer_skipped(prefix, self.skipped, self.stacked, self.by_substring):
             return None
-        return WNA16LinearMethod(self.scheme)
+        names = shards_of(prefix, self.stacked)
+        first, *others = [self.changes_of(name) for name in names]
+        if any(changes != first for changes in others):
+            raise ValueError(
+                f"{prefix!r} is one matrix here, and 'dynamic' of the checkpoint holds its parts "
+                f"{names} in different ways; quantise all of it in one way"
+            )
+        if first is None:
+            return None
+        return WNA16LinearMethod(
+            self.scheme_of({**self.entries, **first}) if first else self.scheme
+        )
+
+    def changes_of(self, name: str) -> Mapping[str, Any] | None:
+        """What the first of `dynamic`'s rules that means the checkpoint's layer says of it; None:
+        it is not quantised.
+
+        Source: vllm/model_executor/layers/quantization/utils/gptq_utils.py#L51-L69
+        (get_dynamic_override) @ v0.22.1, which asks our own name of a stacked layer.
+        """
+        changes: Mapping[str, Any]
+        for rule, changes in (self.entries.get("dynamic") or {}).items():
+            if re.match(rule.removeprefix("-:").removeprefix("+:"), name):
+                return None if rule.startswith("-:") else changes
+        return {}
 
 
 class AWQConfig(GPTQConfig):
     """Source: vllm/model_executor/layers/quantization/awq.py#L34-L169 (AWQConfig) @ v0.22.1."""
 
     name = "awq"
-    by_substring = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
@@ -174,13 +213,6 @@ class AWQConfig(GPTQConfig):
         )
         made.by_substring = bool(made.skipped)
         return made
-
-    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        if prefix == "lm_head" and not self.lm_head:
-            return None
-        if is_layer_skipped(prefix, self.skipped, self.stacked, self.by_substring):
-            return None
-        return WNA16LinearMethod(self.scheme)
 
 
 def unquantized_layers(dtypes: Mapping[str, str]) -> list[str]:
@@ -217,7 +249,7 @@ class Fp8Config(QuantizationConfig):
                 "such as [128, 128]"
             )
         static = one_of(config, "activation_scheme", ["dynamic", "static"], "dynamic") == "static"
-        one_of(config, "fmt", ["e4m3"], "e4m3")
+        one_of(config, "fmt", ["e4m3", "float8_e4m3fn"], "e4m3")
         ignored = config.get("ignored_layers") or config.get("modules_to_not_convert") or []
         return cls(tuple(block) if block else None, static, ignored)
 

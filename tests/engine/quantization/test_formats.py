@@ -378,6 +378,41 @@ def test_what_the_file_leaves_in_full_precision_stays(tmp_path: Path) -> None:
     torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
 
 
+def test_rules_of_gptqmodel_say_how_layers_differ(tmp_path: Path) -> None:
+    """As of Qwen's own checkpoints, which leave the attention out, and of mixed bits."""
+    config, make = FORMATS["gptq"]
+    _, eight = FORMATS["gptq 8 bits"]
+
+    def some(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        if "self_attn" in name:
+            weight = torch.randn(rows, columns)
+            return {"weight": weight}, weight
+        return (eight if "down_proj" in name else make)(name, rows, columns, seed)
+
+    more = {key: FORMATS["gptq 8 bits"][0][key] for key in ("bits", "group_size", "sym")}
+    rules = {"lm_head": {}, "-:.*attn.*": {}, r"+:.*\.down_proj": more, ".*mlp.*": {}}
+    folder = write(tmp_path, config | {"dynamic": rules}, some)
+    torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
+    for wrong, says in (
+        ({"-:(": {}}, "dynamic has 're:\\(', which is no pattern"),
+        ({".*": {"bits": 3}}, "bits is 3; supported: 4, 8"),
+        ({".*": 8}, "must be an object"),
+        ({".*up_proj": more}, "gate_up_proj' is one matrix here, and 'dynamic'"),
+    ):
+        whole = json.loads((folder / "config.json").read_text())
+        whole["quantization_config"]["dynamic"] = wrong
+        (folder / "config.json").write_text(json.dumps(whole))
+        with pytest.raises(ValueError, match=says):
+            logits(folder)
+
+
+@pytest.mark.parametrize("fmt", ["e4m3", "float8_e4m3fn"])
+def test_fp8_is_spelled_in_two_ways(fmt: str, tmp_path: Path) -> None:
+    config, make = FP8_FORMATS["fp8 block"]
+    folder = write(tmp_path, config | {"fmt": fmt}, make)
+    torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", [*FORMATS, *FP8_FORMATS])
 def test_dummy_weights_need_no_files(name: str, tmp_path: Path) -> None:
     folder = write(tmp_path, *(FORMATS | FP8_FORMATS)[name])
