@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit.citations.upstream import COMMIT, VERSION
+from labkit.course.manifest import Course
 from labkit.course.root import ROOT
+from labkit.quality import alternatives
 from labkit.trace import golden
 from labkit.trace.conformance import without
 from labkit.trace.coverage import features
@@ -19,8 +22,10 @@ from labkit.trace.generate import deliberate_difference, generate
 from labkit.trace.kinds import ALL_KINDS, ASYNC_KINDS, FEATURE_KINDS, kinds_of
 from labkit.trace.runner import ReferenceSubject, replay
 from mini_vllm.config.profiles import RELEASES, SchedulerRules
+from mini_vllm.core.scheduler import Scheduler
 
 GOLDENS = golden.select()
+SCHEDULER = Course(ROOT).phase("03")
 FEATURE_GOLDENS = golden.select(FEATURE_KINDS)
 ASYNC_GOLDENS = golden.load(golden.ASYNC)
 CURRENT_GOLDENS = golden.load("current")
@@ -70,6 +75,19 @@ def test_we_decide_as_vllm_did(name: str) -> None:
     recorded = next(g for g in GOLDENS + FEATURE_GOLDENS if g.name == name)
     difference = golden.mismatch(recorded, "mini_vllm")
     assert difference is None, difference
+
+
+@pytest.mark.parametrize("name", alternatives.names(SCHEDULER))
+def test_an_older_solved_lab_decides_about_transfers_as_vllm_did(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `_try_admit` knows nothing of connectors; the KV cache manager tells it what is there."""
+    solved: dict[str, Any] = {"__name__": "solved"}
+    exec(alternatives.build(SCHEDULER, name)[Scheduler.__module__], solved)
+    monkeypatch.setattr(Scheduler, "_try_admit", solved["Scheduler"]._try_admit)
+    for recorded in golden.load("external"):
+        difference = golden.mismatch(recorded, name)
+        assert difference is None, difference
 
 
 def test_there_are_enough_of_every_profile() -> None:
