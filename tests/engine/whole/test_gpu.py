@@ -16,7 +16,8 @@ from labkit.gpu import checks as gpu_checks
 from labkit.gpu.checks import CHECKS, NEED_CUDA
 
 ROOT = Path(__file__).parents[3]
-SLOW = ("greedy_tokens_equal_those_of_plain_torch", "schedules_change_no_token",
+SLOW = ("a_hybrid_gives_the_tokens_of_plain_torch",
+        "greedy_tokens_equal_those_of_plain_torch", "schedules_change_no_token",
         "seeds_draw_the_numbers_of_the_cpu")  # fmt: skip
 HERE = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
