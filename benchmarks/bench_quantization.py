@@ -6,6 +6,9 @@ The best round of each counts: on a shared machine the best is what the code can
 
     python -m benchmarks.bench_quantization                     1 and 16 requests
     python -m benchmarks.bench_quantization --requests 1 4 16 64 --threads 2
+
+Last comes one product of many tokens, by packed numbers of 4 and 8 bits, and by floats that are
+unpacked for it: whether `cpu_products.wins_unpacked` says of this processor what is so.
 """
 
 from __future__ import annotations
@@ -14,21 +17,28 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from labkit.gpu.workload import SHAPE, write_model
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.kernels import native
 from mini_vllm.model.build import load_model
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.quantization.oneshot.writer import PRESETS
 
 CONTEXT = 64
 BLOCK = 16
+MANY = (64, 512, 2048)
+"""Tokens of one product."""
 FORMATS: dict[str, str | None] = {"bfloat16": None, "int8": "int8", "int4 g128": "W4A16"}
 
 
@@ -59,8 +69,8 @@ def weight_bytes(model: LlamaForCausalLM) -> int:
 
 
 @torch.inference_mode()
-def decode_step(model: LlamaForCausalLM, num_requests: int) -> float:
-    """Seconds of one step: a token for each request."""
+def decode_step(model: LlamaForCausalLM, num_requests: int) -> None:
+    """A token for each request."""
     spec, pages = model.kv_cache_spec(), CONTEXT // BLOCK
     shape = (2, 1 + pages * num_requests, BLOCK, spec.num_kv_heads, spec.width)
     caches = [torch.zeros(shape, dtype=spec.dtype) for _ in range(spec.num_layers)]
@@ -70,27 +80,80 @@ def decode_step(model: LlamaForCausalLM, num_requests: int) -> float:
     )
     tokens = torch.arange(num_requests)
     positions = torch.full((num_requests,), CONTEXT - 1)
-    begin = time.perf_counter()
     model.compute_logits(model(tokens, positions, caches, metadata))
-    return time.perf_counter() - begin
 
 
-def measure(requests: Sequence[int], rounds: int) -> list[str]:
-    """A line for each format and number of requests."""
-    models, lines = {}, []
+def measure(requests: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Weights in MiB by format; milliseconds of a step by requests and format."""
+    models, weights = {}, {}
     for name in FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             models[name] = build(Path(folder), name)
-        lines.append(f"{name:10} {weight_bytes(models[name]) / 2**20:7.0f} MiB of weights")
+        weights[name] = weight_bytes(models[name]) / 2**20
+    steps = {}
     for number in requests:
-        best = dict.fromkeys(models, float("inf"))
-        for _ in range(rounds):
-            for name, model in models.items():
-                best[name] = min(best[name], decode_step(model, number))
-        for name, seconds in best.items():
-            ratio = best["bfloat16"] / seconds
-            lines.append(f"{number:3} requests  {name:10} {seconds * 1e3:7.1f} ms  {ratio:.2f}x")
-    return lines
+        runs = {name: partial(decode_step, model, number) for name, model in models.items()}
+        steps[str(number)] = best_ms(runs, rounds)
+    return {"weights_mib": weights, "steps_ms": steps}
+
+
+def best_ms(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Milliseconds of each, the best of rounds in turns."""
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            best[name] = min(best[name], (time.perf_counter() - begin) * 1e3)
+    return best
+
+
+@torch.inference_mode()
+def many_tokens(rounds: int) -> dict[str, Any]:
+    """Milliseconds of the gate and up projections, by tokens and by how they multiply."""
+    rows, columns = 2 * SHAPE["intermediate_size"], SHAPE["hidden_size"]
+    layers = {}
+    for name, dtype in (("int4", torch.int32), ("int8", torch.int8)):
+        layer = Linear(1, 1, bias=False)
+        low, high = (0, 16) if name == "int4" else (-127, 128)
+        numbers = torch.randint(low, high, (rows, columns), dtype=dtype)
+        scale = torch.full((rows, columns // 32), 0.01)
+        if not cpu_products.hold_groups(layer, numbers, scale, None, 8 if name == "int4" else 0):
+            return {}
+        layers[name] = layer
+    times, dtype = {}, torch.bfloat16 if native.multiplies_bf16() else torch.float32
+    for tokens in MANY:
+        x = torch.randn(tokens, columns, dtype=dtype)
+        runs: dict[str, Callable[[], object]] = {}
+        for name, layer in layers.items():
+            assert layer.matrix is not None
+            runs[name] = partial(native.multiply, x, layer.matrix)
+            runs[f"{name}, unpacked"] = partial(unpacked_product, x, layer)
+        times[str(tokens)] = best_ms(runs, rounds)
+    return times
+
+
+def unpacked_product(x: torch.Tensor, layer: Linear) -> torch.Tensor:
+    return F.linear(x, cpu_products.groups_weight(layer).to(x.dtype))
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """What was measured, as a Markdown table for each question."""
+    weights, many = found["weights_mib"], found["many_ms"]
+    text = [f"| a step | {' | '.join(weights)} |", "|---|" + "---|" * len(weights)]
+    text += [f"| weights, MiB | {' | '.join(f'{value:,.0f}' for value in weights.values())} |"]
+    for number, steps in found["steps_ms"].items():
+        ratios = (f"{ms:.1f} ({steps['bfloat16'] / ms:.2f} x)" for ms in steps.values())
+        requests = "request" if number == "1" else "requests"
+        text.append(f"| {number} {requests}, ms | {' | '.join(ratios)} |")
+    if many:
+        names = next(iter(many.values()))
+        text += ["", f"| one product, ms | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+        for tokens, times in many.items():
+            cells = " | ".join(f"{ms:.1f}" for ms in times.values())
+            text.append(f"| {int(tokens):,} tokens | {cells} |")
+        text += ["", f"`wins_unpacked()` is {cpu_products.wins_unpacked()}."]
+    return text
 
 
 def main() -> None:
@@ -100,7 +163,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print("\n".join(measure(args.requests, args.rounds)))
+    found = measure(args.requests, args.rounds) | {"many_ms": many_tokens(args.rounds)}
+    print("\n".join(lines(found)))
 
 
 if __name__ == "__main__":

@@ -306,41 +306,43 @@ def start(model: Path, kind: str, folder: Path, clock: str) -> Rows:
     rows: Rows = {START: {}, PEAK: {}}
     for _ in range(3):
         for name, command in commands.items():
-            seconds, peak = first_byte(command, clock)
+            seconds, memory = first_byte(command, clock)
             rows[START][name] = min(seconds, rows[START].get(name, seconds))
-            rows[PEAK][name] = max(peak, rows[PEAK].get(name, peak))
+            rows[PEAK][name] = max(memory["VmHWM"], rows[PEAK].get(name, 0.0))
     for name, row in rows.items():
         show(name, row)
     return rows
 
 
-def first_byte(command: Sequence[str], clock: str) -> tuple[float, float]:
-    """Seconds until a program writes something, and its peak memory in MiB until then."""
+def first_byte(command: Sequence[str], clock: str) -> tuple[float, dict[str, float]]:
+    """Seconds until a program writes something, and its memory in MiB then, see `memory_mib`."""
     begin = time.perf_counter()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.read(1)
-        seconds, peak = time.perf_counter() - begin, peak_mib(process.pid)
+        seconds, memory = time.perf_counter() - begin, memory_mib(process.pid)
         process.stdin.close()
         process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return usage.ru_utime + usage.ru_stime if clock == "cpu" else seconds, peak
+    return usage.ru_utime + usage.ru_stime if clock == "cpu" else seconds, memory
 
 
-def peak_mib(pid: int) -> float:
-    """What Linux says of a process that runs: its `ru_maxrss` counts the parent it was forked from.
+def memory_mib(pid: int) -> dict[str, float]:
+    """What Linux says of a process that runs; NaN elsewhere.
 
-    NaN elsewhere.
+    `VmHWM` is the most that it had so far: `ru_maxrss` counts the parent it was forked from.
+    `RssAnon` is what it has now besides pages of files, which programs share, and which the system
+    may drop and read again.
     """
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text().splitlines() if status.is_file() else []
-    kib = next((line.split()[1] for line in lines if line.startswith("VmHWM:")), "nan")
-    return float(kib) / 1024
+    kib = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return {name: float(kib.get(name, "nan kB").split()[0]) / 1024 for name in ("VmHWM", "RssAnon")}
 
 
 def bytes_per_second(size: int) -> float:

@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.smollm2 speed   tokens/s beside transformers, in turns
     python -m benchmarks.smollm2 chat          seconds and memory until the first answer of `chat`
+    python -m benchmarks.smollm2 memory        the most memory until a first token, by form
     python -m benchmarks.smollm2 perplexity    what int8 and int4 cost on English      (phase 09)
     python -m benchmarks.smollm2 ngram         tokens a step by n-gram guesses         (phase 08)
     python -m benchmarks.smollm2 index         the masks of a grammar over 49,152 tokens (phase 12)
@@ -27,6 +28,7 @@ from typing import Any
 
 from benchmarks.bench_offline import cpu
 from benchmarks.bench_scheduler import machine
+from benchmarks.llama_cpp import first_byte, write_model
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from mini_vllm import LLM, SamplingParams, hub
@@ -179,6 +181,56 @@ def first_token(file: Path, is_cold: bool) -> tuple[float, float]:
     return seconds, peak
 
 
+# ---------------------------------------------------------------- memory
+def memory(file: Path) -> dict[str, Any]:
+    """The most memory of `generate` until its first token, for each form of the weights."""
+    from mini_vllm.quantization import oneshot
+
+    rows = {"import torch": {"model_mib": 0.0} | most_memory(["-c", "import torch; print()"])}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (original := folder / "bfloat16").mkdir()
+        write_folder(file, original)
+        oneshot(str(original), folder / "int4", "W4A16", group_size=64)
+        for kind in ("float32", "int8", "int4"):
+            write_model(file, folder / f"{kind}.gguf", kind)
+        forms: dict[str, tuple[Path, dict[str, str]]] = {
+            "a float32 file": (folder / "float32.gguf", {"dtype": "float32"}),
+            "a bfloat16 folder": (original, {}),
+            "the same, rounded to int8": (original, {"quantization": "int8"}),
+            "an int4 folder, W4A16": (folder / "int4", {}),
+            "a Q8_0 file": (folder / "int8.gguf", {"quantization": "gguf"}),
+            "a Q4_0 file": (folder / "int4.gguf", {"quantization": "gguf"}),
+        }
+        for name, (model, options) in forms.items():
+            weights = model / "model.safetensors" if model.is_dir() else model
+            asked = [f"--{key}={value}" for key, value in options.items()]
+            asked += ["--model", str(model), "--max-tokens", "1", "--temperature", "0"]
+            most = most_memory(["-m", "mini_vllm", "generate", "Once upon a time", *asked])
+            rows[name] = {"model_mib": weights.stat().st_size / 2**20} | most
+    print(memory_table(rows))
+    return rows
+
+
+def most_memory(arguments: list[str]) -> dict[str, float]:
+    """Of Python with these arguments: the most so far at the first byte, and its own then."""
+    found = first_byte([sys.executable, *arguments], "wall")[1]
+    return {"peak_mib": found["VmHWM"], "own_mib": found["RssAnon"]}
+
+
+def memory_table(rows: dict[str, Any] | None = None) -> str:
+    """The figures as Markdown; those that are saved, if none are given."""
+    rows = rows or json.loads(RESULTS.read_text())["memory"]
+    lines = ["| MiB | model | peak | above the model | of it not pages of files |"]
+    lines.append("|---|---|---|---|---|")
+    for name, row in rows.items():
+        if name != "machine":
+            above, own = (row[key] - row["model_mib"] for key in ("peak_mib", "own_mib"))
+            cells = row["model_mib"], row["peak_mib"], above, own
+            lines.append(f"| {name} | " + " | ".join(f"{cell:,.0f}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
 # ---------------------------------------------------------------- what chapters ask
 def perplexity(file: Path) -> dict[str, Any]:
     """How surprised the model is by English, with its weights held in four ways."""
@@ -270,7 +322,7 @@ def index(file: Path) -> dict[str, Any]:
 
 
 EXPERIMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    run.__name__: run for run in (speed, chat, perplexity, ngram, index)
+    run.__name__: run for run in (speed, chat, memory, perplexity, ngram, index)
 }
 
 

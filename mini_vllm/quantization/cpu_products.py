@@ -23,7 +23,8 @@ Int8Form = Literal["onednn", "native", "plain"]
 GROUPS = (256, 128, 64, 32)
 MIN_UNPACKED_TOKENS = 512
 """From so many tokens on, unpacking the whole weight costs less than our product loses to that of
-floats, where it has neither tiles nor one instruction for pairs of 16 bits."""
+floats, where it has neither tiles nor one instruction for pairs of 16 bits. A constant, so that
+the same request gets the same numbers; `benchmarks.bench_quantization` shows if it is right."""
 
 
 # ---------------------------------------------------------------- int8 x int8

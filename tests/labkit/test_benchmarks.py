@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_offline, bench_serving, llama_cpp
+from benchmarks import bench_offline, bench_quantization, bench_serving, llama_cpp, smollm2
 from benchmarks.bench_offline import EngineProcess, measure, show
 
 
@@ -157,13 +157,31 @@ def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says it there")
 def test_a_programs_own_memory_is_measured() -> None:
     ballast = bytearray(300 << 20)  # of this process, which the other is forked from
-    seconds, peak = llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "wall")
-    assert seconds > 0 and peak < 100 < len(ballast)
+    seconds, memory = llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "wall")
+    assert seconds > 0 and memory["RssAnon"] < memory["VmHWM"] < 100 < len(ballast)
     assert llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "cpu")[0] < 10
     with llama_cpp.busy_neighbour(is_held=True):
         assert os.getpid()
     with pytest.raises(subprocess.CalledProcessError):
         llama_cpp.first_byte([sys.executable, "-c", "raise SystemExit(3)"], "wall")
+
+
+def test_memory_above_the_model() -> None:
+    rows = {"a file": {"model_mib": 138.0, "peak_mib": 400.4, "own_mib": 300.0}, "machine": {}}
+    assert smollm2.memory_table(rows).splitlines()[2:] == ["| a file | 138 | 400 | 262 | 162 |"]
+
+
+def test_products_of_many_tokens_are_shown_beside_floats() -> None:
+    found = {
+        "weights_mib": {"bfloat16": 1136.2, "int8": 718.0},
+        "steps_ms": {"1": {"bfloat16": 40.0, "int8": 20.0}},
+        "many_ms": {"2048": {"int8": 5.25, "int8, unpacked": 7.0}},
+    }
+    lines = bench_quantization.lines(found)
+    assert "| weights, MiB | 1,136 | 718 |" in lines
+    assert "| 1 request, ms | 40.0 (1.00 x) | 20.0 (2.00 x) |" in lines
+    assert "| 2,048 tokens | 5.2 | 7.0 |" in lines
+    assert bench_quantization.lines(found | {"many_ms": {}}) == lines[:4]  # without a compiler
 
 
 def test_the_guide_shows_what_was_saved(tmp_path: Path) -> None:
