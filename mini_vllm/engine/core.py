@@ -416,10 +416,9 @@ class EngineCore:
         for request_id, planned in batch.requests.items():
             if self.scheduler.requests.get(request_id) is not planned:
                 result.forget(request_id)
+        requests = self.scheduler.requests
         self.checkpoint.num_output_tokens = {
-            request_id: request.num_output_tokens
-            for request_id in plan.num_scheduled_tokens
-            if (request := self.scheduler.requests.get(request_id)) is not None
+            i: len(requests[i].output_token_ids) for i in plan.num_scheduled_tokens if i in requests
         }
         drafts = accepted_drafts(plan.without_padding(), result)  # before the stop rules cut
         for counts in drafts.values():
