@@ -31,9 +31,10 @@ _OF_A_PATH = "A-Za-z0-9._~!$&'()*+,;=:@/-"
 
 REMARKS = frozenset(
     "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float double decimal password binary path "
-    "file-path directory-path".split()
+    "file-path directory-path html markdown textarea enum".split()
 )
-"""Formats of OpenAPI and of pydantic that say how a program keeps a value, and forbid no text."""
+"""Formats of OpenAPI, of pydantic and of forms that say how a program keeps or shows a value, and
+forbid no text."""
 
 
 _AT_A_HOST = rf"://{_HOST}(:[0-9]{{1,5}})?"
@@ -57,6 +58,7 @@ def short_uri(most: int, place: Pattern) -> Pattern:
 
 
 URI_CHAR = parse_regex(_CHAR)
+_BASE64 = r"([A-Za-z0-9%s]{4})*([A-Za-z0-9%s]{2}==|[A-Za-z0-9%s]{3}=)?"
 FORMATS = {
     "date": _DATE,
     "time": _TIME,
@@ -74,11 +76,17 @@ FORMATS = {
             "::",
         ]
     ),
+    "base64": _BASE64.replace("%s", "+/"),
+    "base64url": _BASE64.replace("%s", "_-"),
     "hostname": _HOST,
     "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+",
     "uri": (
         rf"[a-z][a-z0-9+.-]{{0,9}}{_AT_A_HOST}(/{_PART}*)?(#{_PART}*)?"
         rf"|(mailto|urn|tel):[A-Za-z0-9]{_PART}*"
     ),
+}
+FORMATS |= {
+    "byte": FORMATS["base64"],  # OpenAPI's name
+    "ipvanyaddress": f"{FORMATS['ipv4']}|{FORMATS['ipv6']}",  # pydantic's
 }
 """The formats that are enforced."""

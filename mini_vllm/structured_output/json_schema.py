@@ -165,6 +165,8 @@ class _Compiler:
         if isinstance(schema, bool):
             return Call("value") if schema else NOTHING
         rest = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+        if rest.get("format") in REMARKS:
+            del rest["format"]
         if "$ref" in rest:
             target, where = self.resolve(rest.pop("$ref"), place)
             return self.call(merge(target, rest, self.resolve, place) if rest else target, where)
@@ -263,7 +265,7 @@ class _Compiler:
     def string(self, schema: dict[str, Any], place: str) -> Pattern:
         low, high = _counts(schema, "minLength", "maxLength", place)
         lengths = [key for key in ("minLength", "maxLength") if key in schema]
-        form = None if schema.get("format") in REMARKS else schema.get("format")
+        form = schema.get("format")
         if form is not None and "pattern" in schema:
             raise SchemaError(
                 place, "pattern and format cannot be enforced together; leave one of the two out"

@@ -74,6 +74,7 @@ TABLE: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "string", "format": "uuid", "maxLength": 36},
      ["123e4567-e89b-12d3-a456-426614174000"], ["a"]),
     ({"type": "string", "format": "password", "minLength": 1}, ["a"], [""]),
+    ({"type": "string", "format": "enum", "enum": ["a"]}, ["a"], ["b"]),
     ({"type": "integer", "format": "int64", "example": 3, "nullable": False}, [3], ["3"]),
     ({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {}},
      [{}, {"a": [1], "": None}], [[]]),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64decode, urlsafe_b64decode
 from datetime import date, datetime
 from decimal import Decimal
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -160,13 +162,16 @@ def test_a_string_but_some_names() -> None:
      [":", ":::", "1:2:3:4:5:6:7", "1::2::3", "1:2:3:4:5:6:7:8:9", "12345::", "[::1]", "1:2:"]),
     ("duration", str, ["P1D", "PT5M", "P2W", "P1Y2M3DT4H5M6S", "PT0S"],
      ["P", "PT", "1D", "P1DT", "P1H", "PT1D", "P1Y2W", "P1S"]),
+    ("ipvanyaddress", ip_address, ["1.2.3.4", "::1"], ["1.2.3", ":", ""]),
+    ("byte", b64decode, ["", "YQ==", "YWI=", "YWJj", "+/+/"], ["YQ", "YQ=", "=", "YW Jj", "_-_-"]),
+    ("base64url", urlsafe_b64decode, ["", "YQ==", "_-_-"], ["YQ", "+/+/"]),
     ("hostname", str, ["a", "example.org", "a-b.c1", "EXAMPLE"],
      ["", "-a", "a-", "a..b", ".a", "a.", "a_b", "xn--a", "a" * 64]),
     ("uri", str, ["https://example.org", "http://a.b:80/c/d?e=f/?#g", "mailto:a@b.c", "urn:x:y"],
      ["", "a b", "/path", "http://", "example.org", "http://a/<", "http://a#b#c", "1http://a"]),
     ("time", str, ["23:59:59Z", "00:00:00.5-01:30"], ["24:00:00Z", "23:59:60Z", "1:00:00Z"]),
 ])  # fmt: skip
-def test_formats(name: str, read: type, right: list[str], wrong: list[str]) -> None:
+def test_formats(name: str, read: Any, right: list[str], wrong: list[str]) -> None:
     automaton = compile_pattern(parse_regex(FORMATS[name]))
     for text in right:
         read(text)
