@@ -309,7 +309,7 @@ def _group(phase: Phase, exercise: Exercise, judged: Judged, tests: list[Test]) 
         record.kind = _kind(bad[0]) if bad else "not run"
         properties = bad[0].detail.get("properties", {}) if bad else {}
         if name := properties.get("replaced"):
-            record.hint = f"Your code sets {name}. Call it, and leave it as it is."
+            record.hint = f"Your code sets {name}, or meddles with it. Leave it as it is."
         elif culprit := properties.get("culprit"):
             record.hint = f"Look at what {culprit} does when it is imported, outside its functions."
         else:

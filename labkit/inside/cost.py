@@ -12,14 +12,17 @@ right ways count a little more or less.
 
 Each function calls another one with what follows it, and returns a count in place of its result:
 use `steps` for loops of Python, `elements` for tensors, `peak_bytes` for lists and NumPy's arrays,
-`waits` for how often the host asks the device.
+`waits` for how often the host asks the device. What is counted is one thread's work, so a call that
+starts another one raises RuntimeError.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -51,6 +54,23 @@ FEW = 8
 """`topk` is a sort if it keeps more than one in so many."""
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """
+    Raises:
+        RuntimeError: a thread was started meanwhile, whose work is not counted.
+    """
+    started: list[str] = []
+    usual = threading.gettrace()
+    threading.settrace(lambda frame, event, argument: started.append(event))  # in each new thread
+    try:
+        yield
+    finally:
+        threading.settrace(usual)  # type: ignore[arg-type]
+    if started:
+        raise RuntimeError("a thread was started, whose work is not counted; do it in this one")
+
+
 def steps(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
     """Instructions of Python that a call runs, in whatever frames.
 
@@ -69,12 +89,13 @@ def steps(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
         return trace
 
     usual = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function(*args, **kwargs)
-        is_on = sys.gettrace() == trace
-    finally:
-        sys.settrace(usual)
+    with _alone():
+        sys.settrace(trace)
+        try:
+            function(*args, **kwargs)
+            is_on = sys.gettrace() == trace
+        finally:
+            sys.settrace(usual)
     if not is_on:
         raise RuntimeError("sys.settrace was called, so no step is counted; leave it alone")
     return count
@@ -116,7 +137,7 @@ def elements(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
             count += _touched(func, (*args, *(kwargs or {}).values()), results)
             return results
 
-    with Counter():
+    with _alone(), Counter():
         function(*args, **kwargs)
     return count
 
@@ -153,6 +174,6 @@ def waits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
             count += getattr(func, "__name__", "") in ASKS
             return func(*args, **(kwargs or {}))
 
-    with Counter():
+    with _alone(), Counter():
         function(*args, **kwargs)
     return count

@@ -8,6 +8,10 @@ function of its own. `Watch` notices. It knows two sorts of modules:
   these, must stay the same objects;
 - the engine's and the course's, which may import what is graded and so come after it: what their
   files define must have the code that stands there, and stay the same from then on.
+
+A function stays the same if its code and its defaults do, a module if `sys.modules` has it and its
+class is the same. It looks behind each program, so a name is noticed that is given back later.
+Graded code may not name what counts a call either (`COUNTERS`), or the frames that lead there.
 """
 
 from __future__ import annotations
@@ -18,17 +22,26 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from json import dumps
-from operator import is_
+from operator import attrgetter, is_
 from pathlib import Path
 from typing import Any
 
+from labkit.inside import plain, program, steps
+
 globals()["__builtins__"] = dict(vars(builtins))  # what is done to theirs is not seen below
 ALWAYS = (
-    "builtins", "bisect", "collections", "contextlib", "copy", "dataclasses", "functools",
-    "hashlib", "heapq", "io", "itertools", "json", "math", "operator", "os", "os.path", "pathlib",
-    "random", "struct", "threading", "time", "types", "warnings", "zlib",
+    "base64", "builtins", "bisect", "collections", "contextlib", "copy", "dataclasses", "functools",
+    "hashlib", "heapq", "importlib", "io", "itertools", "json", "math", "operator", "os", "os.path",
+    "pathlib", "random", "re", "struct", "sys", "threading", "time", "types", "warnings", "zlib",
 )  # fmt: skip
 """Modules of Python that are watched for every phase."""
+COUNTERS = frozenset(
+    {"settrace", "gettrace", "setprofile", "_getframe", "currentframe", "tb_frame", "f_back",
+     "f_trace", "f_trace_opcodes", "f_trace_lines", "tracemalloc", "start_new_thread",
+     "_disable_current_modes", "_DisableTorchDispatch", "DisableTorchFunction",
+     "DisableTorchFunctionSubclass", "_ExcludeDispatchKeyGuard"}
+)  # fmt: skip
+"""What stops or forges a count of `labkit.inside.cost`. No exercise needs one of them."""
 FREE = ("hook", "showwarn", "manual_seed", "__builtins__", "__warningregistry__")
 """Parts of names that are there to be given to something else, as `sys.excepthook` is; or that
 their own library does give, as `torch._dynamo` does `torch.manual_seed` when it is imported."""
@@ -39,6 +52,7 @@ IMMUTABLE, ON_HEAP = 1 << 8, 1 << 9
 WRAPPERS = ("__wrapped__", "__func__", "fget", "fn", "func")
 DEPTH = 4
 """How many decorators deep a function is looked for."""
+INSIDES = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 Table = tuple[str, Callable[[str], Any], list[str], list[Any]]
 
 
@@ -60,9 +74,16 @@ class Watch:
         self._sizes: list[int] = []
         self._known: set[type] = set()
         self._set_by_steps: set[str] = set()
+        self._modules: list[tuple[str, types.ModuleType, type]] = []
+        self._functions: list[tuple[str, types.FunctionType]] = []
+        self._codes: list[Any] = []
+        self._unread, self._told = set(self._graded), ""
         self._files = {n: p for n, p in _files_of(folders) if n not in self._graded}
         for name in (*ALWAYS, *modules):
-            self._know(name, vars(importlib.import_module(name)))
+            self._keep(name, importlib.import_module(name))
+            self._know(name, vars(self._loaded[name]))
+        for own in (plain, program, steps):  # this side's copies, which nothing can import
+            self._know(own.__name__, vars(own))
 
     def allow(self, program: list[dict[str, Any]]) -> None:
         """The names that a program itself sets are no work of the submission."""
@@ -72,14 +93,35 @@ class Watch:
             elif step.get("call") == ["name", "builtins:setattr"]:
                 self._set_by_steps.add(step["args"][1][1])
 
+    def names_in(self, expression: Any) -> list[str]:
+        """The names of others in a program, but those that its steps set."""
+        if isinstance(expression, dict):
+            expression = list(expression.values())
+        if not isinstance(expression, list):
+            return []
+        if expression[:1] == ["name"] and isinstance(expression[-1], str):
+            module, _, path = expression[-1].partition(":")
+            is_ours = module not in self._graded and path.split(".")[-1] not in self._set_by_steps
+            return [expression[-1]] * is_ours
+        return [name for part in expression for name in self.names_in(part)]
+
     def told(self) -> tuple[str, str]:
-        """`replaced` as an answer of `labkit.inside.worker_child`."""
-        return "end", dumps(self.replaced())
+        """`replaced` as an answer of `labkit.inside.worker_child`. A name that was told is told
+        again, whatever it means by now."""
+        self._told = self._told or self.replaced()
+        return "end", dumps(self._told)
 
     def replaced(self) -> str:
         """The first name that means something else now, as "torch.equal", or ""."""
         try:
-            return self._changed() or self._shadowed() or self._wrong_from_the_start()
+            return (
+                self._changed()
+                or self._shadowed()
+                or self._another_module()
+                or self._other_insides()
+                or self._wrong_from_the_start()
+                or self._reaches_for_counters()
+            )
         except Exception as error:  # what lies there is no module, or no class
             return f"a module ({type(error).__name__})"
 
@@ -89,6 +131,32 @@ class Watch:
                 for name, value in zip(names, values, strict=True):
                     if get(name) is not value and name not in self._set_by_steps:
                         return f"{owner}.{name}"
+        return ""
+
+    def _another_module(self) -> str:
+        """A module that is another one, or that looks its names up in another way."""
+        for name, module, kind in self._modules:
+            if self._loaded.get(name) is not module or type(module) is not kind:
+                return name
+        return ""
+
+    def _other_insides(self) -> str:
+        """A function that is the same object and does something else."""
+        if [INSIDES(function) for _, function in self._functions] != self._codes:
+            for (name, function), code in zip(self._functions, self._codes, strict=True):
+                if not all(map(is_, INSIDES(function), code)):
+                    return name
+        return ""
+
+    def _reaches_for_counters(self) -> str:
+        """What a graded file names of `COUNTERS`."""
+        for name in [name for name in self._unread if name in self._loaded]:
+            self._unread.remove(name)
+            if path := getattr(self._loaded[name], "__file__", None):
+                whole = _compiled(path)
+                for code in (whole, *_codes_in(whole)):
+                    if found := COUNTERS.intersection(code.co_names):
+                        return min(found)
         return ""
 
     def _shadowed(self) -> str:
@@ -112,9 +180,13 @@ class Watch:
             members = vars(self._loaded[name])
             if wrong := _other_code(members, self._files.pop(name), self._graded):
                 return f"{name}.{wrong}"
+            self._keep(name, self._loaded[name])
             self._know(name, members)
             self._remember(name, members, _is_constant)
         return ""
+
+    def _keep(self, name: str, module: types.ModuleType) -> None:
+        self._modules.append((name, module, type(module)))
 
     def _know(self, module: str, members: Mapping[str, Any]) -> None:
         """Remember a module's functions and classes, and the methods of its classes."""
@@ -142,6 +214,15 @@ class Watch:
         kept = {name: value for name, value in members.items() if wanted(name, value)}
         if kept:
             self._tables.append((owner, members.get, list(kept), list(kept.values())))
+            for name, value in kept.items():
+                function: Any = value
+                if isinstance(value, staticmethod | classmethod):
+                    function = value.__func__
+                elif isinstance(value, property):
+                    function = value.fget
+                if isinstance(function, types.FunctionType):
+                    self._functions.append((f"{owner}.{name}", function))
+                    self._codes.append(INSIDES(function))
 
 
 def _does_work(name: str, value: Any) -> bool:
@@ -165,8 +246,7 @@ def _files_of(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _other_code(members: Mapping[str, Any], path: str, graded: frozenset[str]) -> str:
     """The first function of a module, or method of its classes, whose code does not stand in the
     module's file; or ""."""
-    with open(path, "rb") as file:
-        compiled = compile(file.read(), path, "exec", dont_inherit=True)
+    compiled = _compiled(path)
     known = set(_codes_in(compiled))
     defined = {code.co_name for code in compiled.co_consts if isinstance(code, types.CodeType)}
     own = {*graded, members["__name__"]}
@@ -180,6 +260,11 @@ def _other_code(members: Mapping[str, Any], path: str, graded: frozenset[str]) -
             if function and function.__module__ in own and _is_strange(function.__code__, known):
                 return f"{name}.{key}"
     return ""
+
+
+def _compiled(path: str) -> types.CodeType:
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
 
 
 def _is_strange(code: types.CodeType, known: set[types.CodeType]) -> bool:

@@ -62,7 +62,11 @@ def serve(
     if scenario == PROGRAM:
         if watch:
             watch.allow(args["steps"])
-        yield run_program(args["steps"], do)
+            do(steps.find_names, watch.names_in(args["steps"]))
+        answer = run_program(args["steps"], do)
+        if watch:
+            do(watch.told)  # what is given back before it is asked for has been seen
+        yield answer
         return
     if scenario == WATCH:
         yield "end", "null"

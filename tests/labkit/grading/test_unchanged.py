@@ -118,6 +118,49 @@ def test_what_was_there_before(
     assert watch.replaced() == "", "and it is given back"
 
 
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("__code__", (lambda data, weights=None: 0).__code__), ("__defaults__", ([1.0],))],
+)
+def test_a_function_with_other_insides(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, part: str, value: Any
+) -> None:
+    import statistics
+
+    monkeypatch.setattr(statistics.fmean, part, value)
+    assert watch.replaced() == "statistics.fmean"
+
+
+def test_another_module_of_the_same_names(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    import statistics
+
+    twin = ModuleType("statistics")
+    vars(twin).update(vars(statistics))
+    with monkeypatch.context() as moment:
+        moment.setitem(sys.modules, "statistics", twin)
+        assert watch.replaced() == "statistics"
+    monkeypatch.setattr(statistics, "__class__", type("Elsewhere", (ModuleType,), {}))
+    assert watch.replaced() == "statistics"
+
+
+def test_what_was_given_back_is_told(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    import statistics
+
+    with monkeypatch.context() as moment:
+        moment.setattr(statistics, "mean", print)
+        assert watch.told() == ("end", '"statistics.mean"')
+    assert watch.replaced() == "" and watch.told() == ("end", '"statistics.mean"')
+
+
+@pytest.mark.parametrize(
+    "line", ["import tracemalloc", "from sys import settrace as ours", "sys._getframe().f_back"]
+)
+def test_what_counts_is_not_named(watch: Watch, engine: Any, tmp_path: Path, line: str) -> None:
+    (tmp_path / "toys" / "task.py").write_text(f"import sys\n\n\ndef f():\n    {line}\n")
+    engine()
+    assert watch.replaced() in ("tracemalloc", "settrace", "_getframe")
+
+
 def test_limits_of_others_stay(watch: Watch, engine: Any) -> None:
     tools = engine()
     assert watch.replaced() == ""

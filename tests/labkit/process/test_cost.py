@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from labkit.inside.cost import elements, peak_bytes, steps
+from labkit.inside.cost import elements, peak_bytes, steps, waits
 
 V = 10_000
 logits = torch.zeros(2, V)
@@ -81,3 +82,14 @@ def test_a_call_gets_its_arguments_and_leaves_nothing_behind(
 def test_the_counter_of_steps_stays_on() -> None:
     with pytest.raises(RuntimeError, match="leave it alone"):
         steps(lambda: sys.settrace(None))
+
+
+@pytest.mark.parametrize("counter", [steps, elements, waits])
+def test_what_another_thread_does_is_not_left_out(counter: Callable[..., int]) -> None:
+    def elsewhere() -> None:
+        worker = Thread(target=logits.sum)
+        worker.start()
+        worker.join()
+
+    with pytest.raises(RuntimeError, match="a thread was started"):
+        counter(elsewhere)
