@@ -171,11 +171,12 @@ def process_dict_updates(
     """
     if batch_update is None:
         return False
-    before = {row: id(entry) for row, entry in req_entries.items()}
+    known_before, came_from = set(req_entries), dict[int, int | None]()
     for row in batch_update.removed:
         req_entries.pop(row, None)
     for row, params, prompt_ids, output_ids in batch_update.added:
         req_entries.pop(row, None)
+        came_from[row] = None
         if (entry := new_state(params, prompt_ids, output_ids)) is not None:
             req_entries[row] = entry
     for a, b, direction in batch_update.moved:
@@ -184,7 +185,9 @@ def process_dict_updates(
             req_entries[b] = of_a
         if of_b is not None and direction == MoveDirectionality.SWAP:
             req_entries[a] = of_b
-    return before != {row: id(entry) for row, entry in req_entries.items()}
+        came_from[a], came_from[b] = came_from.get(b, b), came_from.get(a, a)
+    stayed = all(came_from.get(row, row) == row for row in req_entries)
+    return not stayed or known_before != set(req_entries)
 
 
 def update_of(before: Sequence[SamplingRow], after: Sequence[SamplingRow]) -> BatchUpdate:

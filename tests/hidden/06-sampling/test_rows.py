@@ -81,6 +81,27 @@ def test_06_10_any_updates(subject: Any, seed: int) -> None:
     assert subject.run(p) == [right, False]
 
 
+EQUAL = """
+from mini_vllm.sample.custom import BatchUpdate, process_dict_updates
+from mini_vllm.sampling_params import SamplingParams
+
+seen, params = [], SamplingParams()
+for removed in ([], [0]):
+    known = {0: [7], 1: [8]}
+    update = BatchUpdate(2, removed, [(0, params, [1], [])])
+    seen.append([process_dict_updates(known, update, lambda *_: [7]), known])
+"""
+
+
+def test_06_10_an_equal_state_in_the_place_of_the_old(subject: Any) -> None:
+    """Only the entries hold a state, so a new one may lie where the forgotten one lay."""
+    p = Program()
+    names = p.call("builtins:dict")
+    p.call("builtins:exec", EQUAL, names)
+    p.see(names["seen"])
+    assert subject.run(p) == [[[True, {0: [7], 1: [8]}]] * 2]
+
+
 HOOK = """
 import itertools
 import torch

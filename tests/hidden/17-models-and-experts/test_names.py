@@ -60,6 +60,8 @@ def test_17_1_a_pattern_of_one(ask: Any) -> None:
     for kinds in (None, []):
         found = ask(WINDOWS, config=config | {"layer_types": kinds}, every=3)[0]
         assert [*found] == [8, 8, None]
+    config["sliding_window"] = 0
+    assert [*ask(WINDOWS, config=config, every=3)[0]] == [0, 0, None], "0 is a window"
     for nothing in ({"num_hidden_layers": 3}, config | {"sliding_window": None}):
         assert [*ask(WINDOWS, config=nothing, every=3)[0]] == [None] * 3
 
@@ -84,6 +86,7 @@ told = [list(found), type(found).__name__, repr(config) == before]
 @example(61, 3, None, None, 1, set())
 @example(48, None, [], 1, None, set())
 @example(6, 0, [], 2, 2, set())
+@example(20, 3, [4], None, 2, set())
 def test_17_1_dense_layers_of_any_config(
     ask: Any, layers: int, front: Any, listed: Any, step: Any, every: Any, absent: set[int]
 ) -> None:
@@ -222,7 +225,7 @@ def test_17_3_names_that_are_no_stack(ask: Any, name: str) -> None:
 ROWS = """
 from mini_vllm.model.moe.expert_names import rows_of
 told = [[[*range(size)[rows]] for rows in rows_of(name, size, mixed).values()]
-        for name in ("gate_up_proj", "down_proj", "up_proj") for mixed in (False, True)]
+        for name in ("gate_up_proj", "down_proj", "gate_up") for mixed in (False, True)]
 told += [[*rows_of("gate_up_proj", size, mixed)] for mixed in (False, True)]
 """
 

@@ -220,6 +220,25 @@ def test_17_5_best_groups(ask: Any, seed: int, groups: int, size: int, tokens: i
     assert dtype == "torch.bool" and same_scores is True
 
 
+@pytest.mark.parametrize("best", [1, 2, 3])
+def test_17_5_no_more_groups_than_the_best(ask: Any, best: int) -> None:
+    """Three groups are equal and one is worse: of the equal ones so many count as are wanted."""
+    scores = [[0.5, 0.25, 0.25, 0.5, 0.1, 0.0, 0.5, 0.25]]
+    found = ask(BEST, scores=scores, groups=4, best=best, judged_by=2)[0]
+    groups = np.array(found).reshape(4, 2)
+    assert groups[2].sum() == 0 and groups.sum() == 2 * best and set(groups.sum(1)) <= {0, 2}
+
+
+@pytest.mark.parametrize("best", [0, 1, 2, 3])
+def test_17_5_biases_are_added_in_float32(ask: Any, best: int) -> None:
+    """Equal logits in half precision: a bias smaller than its steps decides all the same."""
+    options = dict(renormalize=False, scoring_func="sigmoid")
+    bias = [1e-4 if expert == best else 5e-5 for expert in range(4)]
+    found = ask(ROUTE, name="grouped_topk", logits=[[1.0] * 4], k=1, dtype="bfloat16",
+                options=options, bias=bias)  # fmt: skip
+    same(found, np.array([[best]]), np.array([[1 / (1 + np.exp(-1.0))]]))
+
+
 LARGE = """
 import torch
 from labkit.inside.cost import steps

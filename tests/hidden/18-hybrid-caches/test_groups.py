@@ -57,13 +57,14 @@ def test_18_1_any_layers(subject: Any, reference: Any, hy: Any, seed: int) -> No
 
 
 def test_18_1_kinds_are_equal_not_alike(subject: Any, hy: Any) -> None:
-    """1 and 1.0 are one kind though they are written otherwise; 1 and "1" are two. The list of
-    kinds is only read."""
+    """1 and 1.0 are one kind though they are written otherwise; 1 and "1" are two, and so are -1
+    and -2, whose hashes are the same. The list of kinds is only read."""
     p = Program()
     kinds = p.call("builtins:list", [1, "1", 1.0, "1", 1, "1"])
     p.see(p.call(f"{hy.GROUPS}group_layers", kinds))
     p.see(kinds)
-    assert subject.run(p) == [[[0, 2, 4], [1, 3, 5]], [1, "1", 1.0, "1", 1, "1"]]
+    p.see(p.call(f"{hy.GROUPS}group_layers", [-1, -2, -2, -1]))
+    assert subject.run(p) == [[[0, 2, 4], [1, 3, 5]], [1, "1", 1.0, "1", 1, "1"], [[0, 3], [1, 2]]]
 
 
 def test_18_1_thousands_of_layers(subject: Any, hy: Any) -> None:
@@ -174,6 +175,19 @@ def test_18_3_hits_are_only_lent(subject: Any, hy: Any) -> None:
     for name in "abc":
         p.see(p.call("builtins:len", owner.req_to_blocks[name]))
     assert subject.run(p) == [[1, 2, 3, 4]] * 3 + [5, 5, 5]
+
+
+def test_18_3_a_request_may_begin_with_nothing(subject: Any, hy: Any) -> None:
+    """No hits, nothing skipped: its table is empty, and it has begun all the same."""
+    p = Program()
+    owner = hy.manager(p, {"kind": "full", "block_size": 4})
+    owner.add_hits("a", [], 0)
+    p.see(owner.num_cached_blocks["a"])
+    owner.add_hits("a", [owner.pool.blocks[1]], 4)
+    p.see_each(owner.req_to_blocks["a"], "block_id")
+    p.see(owner.num_cached_blocks["a"])
+    p.see(owner.pool.blocks[1].ref_cnt)
+    assert subject.run(p) == [0, [], 0, 0]
 
 
 def test_18_3_names_stay(subject: Any, reference: Any, hy: Any) -> None:

@@ -78,7 +78,7 @@ def test_19_5_what_cannot_be_compared(subject: Any) -> None:
     p = Program()
     for old, new in (
         ([1.0, 1.0], [1.0, 1.0]), ([], []), ([1.0] * 4, [1.0] * 3), ([1.0] * 3, [1.0] * 4),
-        ([1.0, 1.0, 0.0], [1.0] * 3), ([1.0] * 3, [1.0, -1.0, 1.0]),
+        ([1.0, 1.0, 0.0], [1.0] * 3), ([1.0] * 3, [1.0, -1.0, 1.0]), ([1.0] * 3, [0.0, 1.0, 1.0]),
     ):  # fmt: skip
         p.refuse("ValueError", p.name(f"{EXPERIMENTS}compare_pairs"), old, new)
     assert subject.run(p) == []
@@ -159,6 +159,16 @@ def test_19_6_none_is_none(subject: Any) -> None:
     search(p, just, ["a", "b"], 4, 8)
     seen = subject.run(p)
     assert [seen[0], seen[7]] == [[None, "a"], ["b", "b"]]
+
+
+def test_19_6_the_better_half_may_be_far_from_the_promise(subject: Any) -> None:
+    """Three of four strain a promise a thousand times too much; the best of them goes on."""
+    p = Program()
+    short = {"a": 0.5, "b": 3000.0, "c": 2000.0, "d": math.inf}
+    figures = {(config, 4): (time, 0.0) for config, time in short.items()}
+    search(p, figures | {("a", 8): (4000.0, 0.0), ("c", 8): (2500.0, 0.0)}, list(short), 4, 8)
+    seen = subject.run(p)
+    assert seen[0] == [None, "c"] and seen[6][4:] == [("a", 8), ("c", 8)]
 
 
 def test_19_6_what_cannot_be_searched(subject: Any) -> None:
@@ -245,6 +255,22 @@ def test_19_9_any_choice(subject: Any, reference: Any, seed: int) -> None:
         for piece in wanted:
             said = "no_such_package" if "no_such_package" in piece else piece  # in any words
             assert said in mine["error"], f"{table}, {offered}, {selected}: {mine['error']}"
+
+
+def test_19_9_names_that_are_nearly_right(subject: Any) -> None:
+    """An empty name and capitals are unknown names; a module without the class is a reason; and of
+    two backends that cannot run each is named, with all that speaks against it."""
+    p, ask = Program(), f"{PLUGGING}backends"
+    table = {"b": f"{PLUGGING[:-1]}.Says_x_y", "plain": f"{PLUGGING[:-1]}.Plain"}
+    table["half"] = f"{PLUGGING[:-1]}.Gone"
+    for name in ("", "PLAIN", "plain"):
+        p.see(p.call(ask, table, ["b", "plain"], "class", name))
+    p.see(p.call(ask, table, ["half"], "refusals", "half"))
+    p.see(p.call(ask, table, ["b", "half"], "class", None))
+    empty, capitals, plain, half, none = subject.run(p)
+    assert "error" in empty and "error" in capitals and plain["answer"] == "Plain"
+    assert len(half["answer"]) == 1
+    assert all(piece in none["error"] for piece in ("x on toy", "y on toy", "half", "Gone"))
 
 
 # ------------------------------------------------------------------ 19.10

@@ -92,6 +92,17 @@ def test_19_1_what_is_no_flow(subject: Any) -> None:
     assert subject.run(p) == []
 
 
+def test_19_1_equal_stays_and_pools_of_nearly_nothing(subject: Any) -> None:
+    """Two requests that came and went together are two; no tokens need half a block; a flow of a
+    billionth of a request needs one block."""
+    p = Program()
+    see(p, p.call(f"{CAPACITY}little", [(1.0, 3.0)] * 2, 4.0), "rate", "seconds", "number")
+    for number, tokens in ((3.0, 0.0), (1e-10, 16.0), (0.0, 16.0)):
+        flow = p.new(f"{CAPACITY}Flow", 1.0, 1.0, number)
+        p.see(p.call(f"{CAPACITY}blocks_for", flow, tokens, 16))
+    assert subject.run(p) == [[0.5, 2.0, 1.0], 3, 1, 0]
+
+
 # ------------------------------------------------------------------ 19.2
 
 LAWS = ("throughput", "demand", "utilisation", "bottleneck", "most", "knee")
@@ -128,6 +139,15 @@ def test_19_2_what_no_law_holds_for(subject: Any) -> None:
     assert subject.run(p) == ["a"]
 
 
+def test_19_2_a_bound_for_other_clients(subject: Any) -> None:
+    """The think time of a bound is its own, not the laws'; no request at a time is no rate."""
+    p = Program()
+    laws = p.call(f"{CAPACITY}operational_laws", {"a": 4.0, "b": 2.0}, 2, 8.0, 1.0)
+    for number, think in ((0, 0.0), (1, 0.0), (3, 0.0), (3, 9.0), (12, 9.0)):
+        p.see(p.call(f"{CAPACITY}throughput_bound", laws, number, think))
+    assert subject.run(p) == [0.0, 1 / 3, 0.5, 0.25, 0.5]
+
+
 # ------------------------------------------------------------------ 19.3
 
 
@@ -160,7 +180,7 @@ def test_19_3_what_is_no_step(subject: Any) -> None:
     for wrong in (
         (1.0, 1.1, 0, 0.0, 0.0, 0.0), (0.0, 0.0, 0, 0.0, 0.0, 0.0), (-1.0, -2.0, 0, 0.0, 0.0, 0.1),
         (1.0, -0.1, 0, 0.0, 0.0, 0.0), (1.0, 0.5, 1, -0.1, 0.0, 0.0), (1.0, 0.5, 0, 0.0, -0.1, 0.2),
-        (1.0, 0.5, 0, 0.0, 0.2, -0.1),
+        (1.0, 0.5, 0, 0.0, 0.2, -0.1), (1.0, 1.002, 0, 0.0, 0.0, 0.0),
     ):  # fmt: skip
         p.refuse("ValueError", classify, step(*wrong))
     see(p, classify(step(1.0, 1.0009, 5, 0.1, 0.0, 0.0)), "by", "factor")
@@ -224,7 +244,7 @@ def test_19_4_deep_stacks_cost_as_much_as_they_are_long(subject: Any) -> None:
 def test_19_4_shares_that_cannot_be(subject: Any) -> None:
     """Outside of 0 to 1, or no factor."""
     p = Program()
-    for args in ((1.001, 2), (-0.001, 2), (0.5, 0), (0.5, -3)):
+    for args in ((1.001, 2), (-0.001, 2), (math.nan, 2), (0.5, 0), (0.5, -3)):
         p.refuse("ValueError", p.name(f"{BOTTLENECK}amdahl"), *args)
     assert subject.run(p) == []
 
@@ -285,6 +305,17 @@ def test_19_7_every_percent_of_a_hundred(subject: Any) -> None:
     assert subject.run(p) == [*range(1, 101), *[1.0] * 5]
 
 
+def test_19_7_percents_that_are_not_whole(subject: Any) -> None:
+    """Of 2,000 values: half a percent of the largest is left out, or nearly all are."""
+    p, right = Program(), {99.5: 1990, 99.95: 1999, 0.25: 5, 0.001: 1}
+    for percent in right:
+        p.see(p.call(f"{CAPACITY}percentile", list(range(2000, 0, -1)), percent))
+    for percent, rank in right.items():
+        counts = [rank - 1, 1, 2000 - rank]
+        p.see(p.call(f"{CAPACITY}bounds_from_buckets", [1.0, 2.0, math.inf], counts, percent)[1])
+    assert subject.run(p) == [*right.values(), *[2.0] * 4]
+
+
 @many
 @seeds
 def test_19_8_any_wait(subject: Any, reference: Any, seed: int) -> None:
@@ -308,6 +339,7 @@ def test_19_8_schedules(subject: Any) -> None:
     p = Program()
     by_schedule, omitted = (p.name(f"{CAPACITY}{n}") for n in ("by_schedule", "with_omitted"))
     p.see(by_schedule([0.0, 0.5, 1.0], [2.0, 1.0, 1.0]))
+    p.see(by_schedule([1.0, 0.0, 0.5], [1.5, 2.0, 1.0]))
     p.see(by_schedule([], []))
     for lengths in (([0.0], []), ([], [1.0]), ([0.0, 1.0], [1.0])):
         p.refuse("ValueError", by_schedule, *lengths)
@@ -315,4 +347,5 @@ def test_19_8_schedules(subject: Any) -> None:
         p.refuse("ValueError", omitted, [], interval)
     for tenths in (2, 3, 6, 7, 9, 12, 30):
         p.see(p.call("builtins:len", omitted([tenths / 10], 0.1)))
-    assert subject.run(p) == [[2.0, 0.5, 0.0], [], 2, 3, 6, 7, 9, 12, 30]
+    p.see(p.call("builtins:len", omitted([3000.0], 1.0)))
+    assert subject.run(p) == [[2.0, 0.5, 0.0], [0.5, 2.0, 0.5], [], 2, 3, 6, 7, 9, 12, 30, 3000]

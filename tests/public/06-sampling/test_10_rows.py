@@ -52,6 +52,16 @@ def test_06_10_a_row_changes_hands(lab: Any) -> None:
     expect(got, ({0: "x"}, True), at=at)
 
 
+def test_06_10_an_equal_state_of_another_request_is_a_change(lab: Any) -> None:
+    """Added: a new request's list equals the one that is forgotten, and may lie in its place."""
+    from mini_vllm.sample.custom import process_dict_updates
+
+    entries = {0: [7]}
+    update = lab.batch_update(added=[(0, "x")])
+    changed = process_dict_updates(entries, update, lambda *_: [7])
+    expect((entries, changed), ({0: [7]}, True), at="{0: [7]}; row 0 gets a request with [7]")
+
+
 @pytest.mark.parametrize(
     ("move", "expected"),
     [

@@ -22,7 +22,7 @@ def process_dict_updates(req_entries, batch_update, new_state):
 
     if batch_update is None:
         return False
-    known = [(row, id(state)) for row, state in sorted(req_entries.items())]
+    known = sorted(req_entries.items(), key=lambda pair: pair[0])
     for row in batch_update.removed:
         put(row, None)
     for row, params, prompt_ids, output_ids in batch_update.added:
@@ -31,4 +31,6 @@ def process_dict_updates(req_entries, batch_update, new_state):
         of_a, of_b = req_entries.get(a), req_entries.get(b)
         put(b, of_a)
         put(a, of_b if direction == MoveDirectionality.SWAP else None)
-    return known != [(row, id(state)) for row, state in sorted(req_entries.items())]
+    return [(row, id(state)) for row, state in known] != [
+        (row, id(req_entries[row])) for row in sorted(req_entries)
+    ]
