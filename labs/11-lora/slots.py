@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,6 +64,8 @@ class LoRAModelManager:
         """What the names of modules on other pipeline stages begin with."""
         self.paths: dict[str, str] = {}
         self.num_loads = self.num_activations = 0
+        self._measured: tuple[Any, ...] = ()  # slots and number of copies, when it was looked
+        self._step: tuple[Any, ...] | None = None  # what the mapping was made of
 
     def _wrap(self, model: nn.Module, device: torch.device) -> None:
         """Give every Linear of the decoder its slots, and note which projections it holds."""
@@ -212,6 +215,7 @@ class LoRAModelManager:
 
         A recorded graph repeats what was launched, so it must have been launched once.
         """
+        self._step = None
         self.meta.update(np.full(0, -1, dtype=np.int32))
         self.meta.no_lora = False
 
@@ -229,9 +233,12 @@ class LoRAModelManager:
         Source: vllm/lora/worker_manager.py#L258-L271 (LRUCacheWorkerLoRAManager._apply_adapters)
         @ v0.22.1
         """
+        if (names, num_tokens, self._state()) == self._step:
+            return {}  # as in the step before: decodes are, most of the time
         needed = list(dict.fromkeys(name for name in names if name is not None))
         if not needed and self.meta.no_lora:
-            return {}  # as in the step before: every token's slot is -1 already
+            return {}  # every token's slot is -1 already
+        self._step = None  # until all is written: Ctrl-C may strike in between
         failed: dict[str, str] = {}
         slot_of: dict[str | None, int] = {None: -1}
         for key in needed:
@@ -240,8 +247,24 @@ class LoRAModelManager:
             except ValueError as error:
                 slot_of[key], failed[key] = -1, str(error)
         slots = np.array([slot_of[name] for name in names], dtype=np.int32)
+        self._measure()
         self.meta.update(np.repeat(slots, num_tokens))
+        if not failed:
+            self._step = [*names], [*num_tokens], self._state()
         return failed
+
+    def _state(self) -> tuple[Any, ...]:
+        """Adapters in both memories and their order: all that the mapping of a step may change."""
+        return [*self.cpu_cache], [*self.last_used], [*self.slots], self.num_activations
+
+    def _measure(self) -> None:
+        """Look how much there is to read in slots that were written."""
+        written = [*self.slots], self.num_activations
+        if written != self._measured and platform_of(self.meta.device).is_host:
+            for layer in self.layers.values():
+                for slot in range(len(self.slots)):
+                    layer.measure(slot)
+        self._measured = written
 
     def _prepare(self, key: str, needed: Collection[str]) -> int:
         """The slot of an adapter that the step needs; it may have been thrown out meanwhile.

@@ -1355,65 +1355,83 @@ template <class T>
 struct Adapters {
     const T *a, *b;                      // [slots, slices, rank, K], [slots, rank, N]; null: no slots
     const std::int32_t *starts, *slots;  // [slices + 1]; [T], negative: a token without an adapter
+    const std::int32_t* ranks;           // [slots]: rows of A and B behind them are zero
     i64 slices, rank;
 };
 
-// out[r] = x . a[r], for eight rows at a time: one sum alone leaves the processor waiting for it.
-template <class T>
-void dots(float* out, const T* x, const T* a, i64 rows, i64 size) {
-    for (i64 r = 0; r < rows; r += 8) {
-        const T* at[8];
-        for (i64 i = 0; i < 8; ++i) at[i] = a + (r + i < rows ? r + i : r) * size;
-        float s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
-#pragma omp simd reduction(+ : s0, s1, s2, s3, s4, s5, s6, s7)
-        for (i64 c = 0; c < size; ++c) {
-            const float value = get(x[c]);
-            s0 += value * get(at[0][c]), s1 += value * get(at[1][c]);
-            s2 += value * get(at[2][c]), s3 += value * get(at[3][c]);
-            s4 += value * get(at[4][c]), s5 += value * get(at[5][c]);
-            s6 += value * get(at[6][c]), s7 += value * get(at[7][c]);
-        }
-        const float sums[] = {s0, s1, s2, s3, s4, s5, s6, s7};
-        for (i64 i = 0; i < 8 && r + i < rows; ++i) out[r + i] = rounded<T>(sums[i]);
-    }
+// out[g, r] = x[g] . a[r], the first `whole` of `size` columns, for G tokens: N rows at a time, then fewer.
+template <int G, int N, class T>
+void dots(float* out, i64 stride, const float* x, const T* a, i64 rows, i64 whole, i64 size) {
+    for (; rows >= N; rows -= N, out += N, a += N * size)
+        dot_products<G, N>(out, stride, x, a, whole, size, 1.0f);
+    if constexpr (N > 1) dots<G, N / 2>(out, stride, x, a, rows, whole, size);
 }
 
-// y[i] += sum of h[r] b[r][i], WIDE columns at a time: their sums stay in registers.
-template <class T, i64 WIDE = 64>
-void expand(T* y, const float* h, const T* b, i64 rank, i64 width, i64 stride) {
-    while (rank && h[rank - 1] == 0) --rank;  // the adapter has a lower rank
-    for (i64 first = 0; first < width; first += WIDE) {
-        const i64 some = width - first < WIDE ? width - first : WIDE;
-        float sums[WIDE] = {};
-        for (i64 r = 0; r < rank; ++r) {
-            const T* row = b + r * stride + first;
-            if (some == WIDE) {
-#pragma omp simd
-                for (i64 i = 0; i < WIDE; ++i) sums[i] += h[r] * get(row[i]);
-            } else {
-                for (i64 i = 0; i < some; ++i) sums[i] += h[r] * get(row[i]);
+// sums[g] += sum of h[g, r] b[r], for G tokens: N rows at a time, then fewer.
+template <int G, int N, class T>
+void expand(float* sums, const float* h, i64 stride, const T* b, i64 rank, i64 width, i64 b_stride) {
+    i64 r = 0;
+    for (; r + N <= rank; r += N) add_values<G, N>(sums, h + r, stride, b + r * b_stride, width, b_stride);
+    if constexpr (N > 1) expand<G, N / 2>(sums, h + r, stride, b + r * b_stride, rank - r, width, b_stride);
+}
+
+// What one slot adds to G of its tokens: each of its weights is read once for all of them.
+template <int G, class T>
+void add_slot(T* y, const T* x, const Adapters<T>& adapters, const Matrix& m, const i64* own) {
+    constexpr i64 WIDE = 256;
+    const i64 slot = adapters.slots[*own], rank = adapters.ranks[slot];
+    const i64 size = m.columns, whole = size / LANES * LANES;
+    static thread_local std::vector<float> room;
+    room.resize(static_cast<std::size_t>(G * (whole + rank)));
+    float *from = room.data(), *h = from + G * whole, sums[G * WIDE];
+    for (i64 g = 0; g < G; ++g)
+        for (i64 c = 0; c < whole; ++c) from[g * whole + c] = get(x[own[g] * size + c]);
+    for (i64 slice = 0; slice < adapters.slices; ++slice) {
+        const T* a = adapters.a + (slot * adapters.slices + slice) * adapters.rank * size;
+        dots<G, DOTS / G>(h, rank, from, a, rank, whole, size);
+        for (i64 g = 0; g < G; ++g)
+            for (i64 r = 0; r < rank; ++r) {
+                float sum = h[g * rank + r];
+                for (i64 c = whole; c < size; ++c) sum += get(x[own[g] * size + c]) * get(a[r * size + c]);
+                h[g * rank + r] = rounded<T>(sum);
+            }
+        const i64 end = adapters.starts[slice + 1];
+        for (i64 first = adapters.starts[slice]; first < end; first += WIDE) {
+            const i64 width = end - first < WIDE ? end - first : WIDE, even = width / LANES * LANES;
+            const T* b = adapters.b + slot * adapters.rank * m.rows + first;
+            std::memset(sums, 0, sizeof sums);
+            expand<G, 8>(sums, h, rank, b, rank, even, m.rows);
+            for (i64 g = 0; g < G; ++g) {
+                T* to = y + own[g] * m.rows + first;
+                for (i64 i = 0; i < even; ++i) put(to[i], get(to[i]) + sums[g * even + i]);
+                for (i64 i = even; i < width; ++i) {
+                    float sum = 0;
+                    for (i64 r = 0; r < rank; ++r) sum += h[g * rank + r] * get(b[r * m.rows + i]);
+                    put(to[i], get(to[i]) + sum);
+                }
             }
         }
-#pragma omp simd
-        for (i64 i = 0; i < some; ++i) put(y[first + i], get(y[first + i]) + sums[i]);
     }
 }
 
+// Each token is computed to the bit alike, whichever others its slot has.
 template <class T>
 void add_adapters(T* y, const T* x, const Adapters<T>& adapters, const Matrix& m, i64 tokens, int threads) {
     if (!adapters.a) return;
-    const i64 rank = adapters.rank, all_ranks = adapters.slices * rank;
-    each(tokens, threads, [&](i64 t) {
-        const i64 slot = adapters.slots[t];
-        if (slot < 0) return;
-        static thread_local std::vector<float> room;
-        room.resize(static_cast<std::size_t>(all_ranks));
-        dots(room.data(), x + t * m.columns, adapters.a + slot * all_ranks * m.columns, all_ranks, m.columns);
-        for (i64 slice = 0; slice < adapters.slices; ++slice) {
-            const i64 start = adapters.starts[slice], width = adapters.starts[slice + 1] - start;
-            const T* b = adapters.b + slot * rank * m.rows + start;
-            expand(y + t * m.rows + start, room.data() + slice * rank, b, rank, width, m.rows);
-        }
+    constexpr i64 MANY = 4;
+    std::vector<i64> own, begins;  // tokens by slot, and where those begin that are done together
+    for (i64 t = 0; t < tokens; ++t)
+        if (adapters.slots[t] >= 0 && adapters.ranks[adapters.slots[t]] > 0) own.push_back(t);
+    const auto slot_of = [&](i64 i) { return adapters.slots[own[static_cast<std::size_t>(i)]]; };
+    std::stable_sort(own.begin(), own.end(), [&](i64 s, i64 t) { return adapters.slots[s] < adapters.slots[t]; });
+    const i64 count = static_cast<i64>(own.size());
+    for (i64 i = 0; i < count; i += i + MANY <= count && slot_of(i) == slot_of(i + MANY - 1) ? MANY : 1)
+        begins.push_back(i);
+    begins.push_back(count);
+    each(static_cast<i64>(begins.size()) - 1, threads, [&](i64 k) {
+        const i64 begin = begins[static_cast<std::size_t>(k)], end = begins[static_cast<std::size_t>(k) + 1];
+        const i64* first = own.data() + begin;
+        end - begin == MANY ? add_slot<MANY>(y, x, adapters, m, first) : add_slot<1>(y, x, adapters, m, first);
     });
 }
 

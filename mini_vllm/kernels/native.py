@@ -265,17 +265,20 @@ class Adapters(ctypes.Structure):
     """Slots of adapters of one product; without arguments: of a product that has none."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("a", "b", "starts", "slots")),
+        *((name, POINTER) for name in ("a", "b", "starts", "slots", "ranks")),
         *((name, SIZE) for name in ("slices", "rank")),
     ]
 
     @classmethod
-    def of(cls, lora_a: Tensor, lora_b: Tensor, starts: Tensor, slots: Tensor) -> Adapters:
+    def of(
+        cls, lora_a: Tensor, lora_b: Tensor, starts: Tensor, slots: Tensor, ranks: Tensor
+    ) -> Adapters:
         """`lora_a` `[S, n, R, K]` and `lora_b` `[S, R, N]` are of one dtype; slice i of n has the
-        columns `starts[i] .. starts[i + 1]` of `lora_b`, and token t uses the slot `slots[t]`, or
-        none if that is negative; both int32. All must outlive this, where they lie.
+        columns `starts[i] .. starts[i + 1]` of `lora_b`, token t uses the slot `slots[t]`, or
+        none if that is negative, and of slot s the rows below `ranks[s]` count; all int32. All must
+        outlive this, where they lie.
         """
-        pointers = (tensor.data_ptr() for tensor in (lora_a, lora_b, starts, slots))
+        pointers = (tensor.data_ptr() for tensor in (lora_a, lora_b, starts, slots, ranks))
         return cls(*pointers, *lora_a.shape[1:3])
 
 

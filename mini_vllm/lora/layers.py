@@ -29,6 +29,8 @@ class LinearLoRA:
     Attributes:
         lora_a: ``[max_loras, n, max_lora_rank, in]``, A of each of the n slices.
         lora_b: ``[max_loras, max_lora_rank, out]``, the B of all slices, transposed, side by side.
+        ranks: ``[max_loras]`` int32, of a CPU: the rows of each slot that are read; see
+            :meth:`measure`.
 
     Source: vllm/lora/layers/base_linear.py#L99-L183 (BaseLinearLayerWithLoRA) @ v0.22.1
     """
@@ -50,11 +52,12 @@ class LinearLoRA:
         shape_a = (max_loras, len(output_sizes), max_lora_rank, input_size)
         self.lora_a = torch.zeros(shape_a, dtype=dtype, device=device)
         self.lora_b = torch.zeros(max_loras, max_lora_rank, ends[-1], dtype=dtype, device=device)
+        self.ranks = torch.full((max_loras,), max_lora_rank, dtype=torch.int32)
         self.slice_starts = torch.tensor(starts, dtype=torch.int32, device=device)
         self.meta = meta
         self.dtype = dtype
         self.struct = native.Adapters.of(
-            self.lora_a, self.lora_b, self.slice_starts, meta.token_lora_mapping
+            self.lora_a, self.lora_b, self.slice_starts, meta.token_lora_mapping, self.ranks
         )
         """For a decoder layer that is one call, see `model/narrow.py`."""
 
@@ -87,6 +90,11 @@ class LinearLoRA:
         """Empty a slot: it adds nothing."""
         self.lora_a[slot].zero_()
         self.lora_b[slot].zero_()
+
+    def measure(self, slot: int) -> None:
+        """Find how many rows of a slot there are before only zeros follow: no more are read."""
+        rows = self.lora_b[slot].any(dim=1).nonzero()
+        self.ranks[slot] = int(rows[-1]) + 1 if len(rows) else 0
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """Add each token's adapter to ``y``, in place, and return it.

@@ -7,7 +7,7 @@ adapter that cannot be served is refused at the door, and no other request notic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.executor.base import Executor
@@ -66,9 +66,10 @@ class EngineAdapters:
 
     def count(self, running: Iterable[Request]) -> tuple[dict[str, int], dict[str, int]]:
         """Requests by the name of their adapter: those that run, and those that wait."""
-        runs = Counter(_name(one.lora_name) for one in running if one.lora_name is not None)
-        in_all = Counter(map(_name, self.gate.names.values()))
-        return dict(runs), dict(in_all - runs)
+        if not self.gate.names:
+            return {}, {}
+        runs = Counter(one.lora_name for one in running if one.lora_name is not None)
+        return _by_name(runs), _by_name(Counter(self.gate.names.values()) - runs)
 
     def add(self, request: LoRARequest) -> bool:
         """Load an adapter before a request asks for it; True."""
@@ -130,6 +131,9 @@ class EngineAdapters:
         self.executor.call("remove_lora", adapter.key)
 
 
-def _name(key: str) -> str:
-    """What callers call the adapter of this key."""
-    return key.rpartition("@")[0]
+def _by_name(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts of keys, by what callers call the adapters: one that was replaced has several keys."""
+    found: Counter[str] = Counter()
+    for key, count in counts.items():
+        found[key.rpartition("@")[0]] += count
+    return dict(found)

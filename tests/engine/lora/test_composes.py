@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mini_vllm import LLM, SamplingParams, bundled
+from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.narrow import LayerCall
@@ -65,6 +66,33 @@ def test_a_packed_base_gets_the_same_delta(tmp_path: Path) -> None:
         with_adapters[1] - alone[1], 2 * (b @ (a @ x[1])), atol=1e-4, rtol=1e-4
     )
     assert torch.equal(with_adapters[0], alone[0])
+
+
+def test_a_step_like_the_last_maps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in the slots is looked at as well: it may change between two steps."""
+    llm = make_llm(max_loras=1)
+    tokens_of(llm, [PIRATE, None])
+    manager = llm.engine.core.executor.worker.lora
+    (key,) = manager.cpu_cache
+    path, measured = manager.paths[key], []
+    monkeypatch.setattr(LinearLoRA, "measure", lambda layer, slot: measured.append(slot))
+    updates: list[list[int]] = []
+    monkeypatch.setattr(manager.meta, "update", lambda slots: updates.append(slots.tolist()))
+    manager.map([key, None], [1, 2])
+    manager.map([key, None], [1, 2])
+    assert updates == [[0, -1, -1]] and not measured
+    manager.map([None, key], [1, 2])
+    manager.prepare_capture()
+    manager.map([None, key], [1, 2])
+    assert updates[1:] == [[-1, 0, 0], [], [-1, 0, 0]]
+    manager.remove_adapter(key)
+    assert manager.map([None, key], [1, 2]) == {} and manager.slots == [key]
+    assert len(updates) == 5 and len(measured) == len(manager.layers), "it was written anew"
+    manager.remove_adapter(key)
+    manager.add_adapter("other", path)
+    manager.activate("other", needed=())
+    manager.map([None, "other"], [1, 2])
+    assert len(updates) == 6
 
 
 @pytest.mark.parametrize("drafts", [None, {"method": "ngram", "num_speculative_tokens": 3}])

@@ -230,6 +230,9 @@ def fill_slots(model: LlamaForCausalLM, num_slots: int = 3, rank: int = 5) -> No
                 for size in linear.output_sizes
             ]
             linear.adapters.set_lora(slot, [*pairs[:-1], None] if slot == 2 else pairs)
+            linear.adapters.measure(slot)
+        has_others = len(linear.output_sizes) > 1
+        assert linear.adapters.ranks.tolist() == [rank, 2, rank if has_others else 0]
 
     def note(_: object, args: tuple[torch.Tensor, ...]) -> None:
         meta.update((args[0] % (num_slots + 1) - 1).numpy().astype(np.int32))
