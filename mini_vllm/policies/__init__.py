@@ -20,14 +20,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.errors import show
-from mini_vllm.policies.fleet import FLEET_POLICIES, FleetPolicy
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
 from mini_vllm.policies.vllm_v0 import VllmV0, VllmV0Chunked
+
+if TYPE_CHECKING:
+    from mini_vllm.policies.fleet import FleetPolicy
 
 T = TypeVar("T")
 POLICIES: dict[str, type[Scheduler]] = {
@@ -65,6 +67,8 @@ def scheduler_class(given: type[Scheduler] | str) -> type[Scheduler]:
 def load_fleet_policy(name: str) -> type[FleetPolicy]:
     """As :func:`load_scheduler`, for the policy of a fleet
     (:class:`~mini_vllm.policies.fleet.FleetPolicy`)."""
+    from mini_vllm.policies.fleet import FLEET_POLICIES, FleetPolicy  # an engine has none
+
     return _load(name, FLEET_POLICIES, FleetPolicy, "fleet policy")
 
 

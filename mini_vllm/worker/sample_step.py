@@ -15,7 +15,6 @@ from torch import Tensor
 from mini_vllm.core.scheduler_output import LogprobsEntry, ModelRunnerOutput, PromptLogprobs
 from mini_vllm.kernels import can_launch_on
 from mini_vllm.sample.custom import CustomSampler
-from mini_vllm.sample.kernel_sampler import KernelSampler
 from mini_vllm.sample.metadata import (
     SamplingMetadata,
     SamplingRow,
@@ -71,9 +70,7 @@ class SampleStep:
 
     def __init__(self, device: torch.device, processors: Sequence[Any] = ()) -> None:
         self.device = device
-        self.sampler: Sampler = KernelSampler() if can_launch_on(device) else Sampler()
-        if processors:
-            self.sampler = CustomSampler(processors)
+        self.sampler = CustomSampler(processors) if processors else sampler_of(device)
         self._states: list[CachedRequestState] = []
         self._metadata: SamplingMetadata | None = None
 
@@ -154,6 +151,15 @@ class SampleStep:
         return len(states) == len(self._states) and all(
             now is before for now, before in zip(states, self._states, strict=True)
         )
+
+
+def sampler_of(device: torch.device) -> Sampler:
+    """The sampler of a device: with kernels where they run."""
+    if not can_launch_on(device):
+        return Sampler()
+    from mini_vllm.sample.kernel_sampler import KernelSampler  # a CPU loads no launchers for it
+
+    return KernelSampler()
 
 
 def report_drawn(drawn: Drawn, token_ids: list[int], result: ModelRunnerOutput) -> None:

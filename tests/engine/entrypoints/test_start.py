@@ -37,7 +37,7 @@ LATER = (
 )
 """Parts that a plain request has no use for."""
 MOST_OF_OURS = 320
-"""They were 319 when last counted, so the next feature looks at what it loads."""
+"""They were 320 when last counted, so the next feature looks at what it loads."""
 GENERATE = """
 import json, sys
 from mini_vllm.entrypoints.cli import main
