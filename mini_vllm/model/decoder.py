@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.import_utils import resolve_obj_by_qualname
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.families import table
 from mini_vllm.model.families.names import renamed
@@ -34,12 +35,7 @@ from mini_vllm.model.families.table import LLAMA_STACKS, Family
 from mini_vllm.model.layers import PLAIN, Build, Embedding, GatedMLP, Linear
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.model.llama import LlamaAttention, LlamaForCausalLM, LlamaModel
-from mini_vllm.model.mixers.gated_attention import GatedAttention
-from mini_vllm.model.mixers.gated_delta_net import GatedDeltaNet, GatedDeltaNetByKeyHead
-from mini_vllm.model.mixers.latent_attention import LatentAttention
-from mini_vllm.model.mixers.mamba2_mixer import GraniteMamba2Mixer, Mamba2Mixer
 from mini_vllm.model.moe.layer import SparseMoE
-from mini_vllm.model.parts.attention import Attention
 from mini_vllm.model.parts.mlp import MLP
 from mini_vllm.model.parts.norms import make_norm
 from mini_vllm.model.rope import RotaryEmbedding
@@ -68,15 +64,16 @@ def nothing(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module
     return nn.Identity()
 
 
-MIXERS: dict[str, Part] = {
-    "attention": Attention,
-    "gated_attention": GatedAttention,
-    "gated_delta": GatedDeltaNet,
-    "gated_delta_by_key_head": GatedDeltaNetByKeyHead,
-    "mamba2": Mamba2Mixer,
-    "granite_mamba2": GraniteMamba2Mixer,
-    "latent": LatentAttention,
+MIXERS = {
+    "attention": "parts.attention:Attention",
+    "gated_attention": "mixers.gated_attention:GatedAttention",
+    "gated_delta": "mixers.gated_delta_net:GatedDeltaNet",
+    "gated_delta_by_key_head": "mixers.gated_delta_net:GatedDeltaNetByKeyHead",
+    "mamba2": "mixers.mamba2_mixer:Mamba2Mixer",
+    "granite_mamba2": "mixers.mamba2_mixer:GraniteMamba2Mixer",
+    "latent": "mixers.latent_attention:LatentAttention",
 }
+"""Where each is: a model imports those that it has."""
 FEED_FORWARDS: dict[str, Part] = {
     "gated_mlp": gated_mlp,
     "mlp": MLP,
@@ -97,7 +94,8 @@ class ComposedLayer(nn.Module):
         super().__init__()
         self.parts = parts = args.parts
         self.turns_locally = args.sliding_windows[index] is not None
-        self.self_attn = MIXERS[parts.mixer(index)](args, build, index, f"{prefix}.self_attn")
+        make: Part = resolve_obj_by_qualname(f"mini_vllm.model.{MIXERS[parts.mixer(index)]}")
+        self.self_attn = make(args, build, index, f"{prefix}.self_attn")
         self.mlp = FEED_FORWARDS[parts.feed_forward(index)](args, build, index, f"{prefix}.mlp")
         for name in astuple(parts.norms):
             if name is not None:
