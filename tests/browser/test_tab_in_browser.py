@@ -220,8 +220,8 @@ def test_without_a_network(book: str, context: BrowserContext) -> None:
         page = open_task(context, book, ZERO.slug, 1)
         assert "✓ 00.1" in run(page)
         say("without a network, to green", begin)
-        page.goto(f"{book}index.html")
-        assert page.title() == "mini_vllm"
+        page.goto(f"{book}{THREE.slug}.html")
+        assert page.title() == "03 The scheduler · mini_vllm", "a page that was not open yet"
         page.close()
     finally:
         context.set_offline(False)
