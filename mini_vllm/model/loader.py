@@ -67,8 +67,9 @@ def load_weights(model: LlamaForCausalLM, folder: Path) -> None:
     for file in dict.fromkeys(file_of.values()):
         with safe_open(file, framework="pt") as tensors:
             for name in filter(targets.__contains__, tensors.keys()):
-                copy_weight(targets[name], tensors.get_tensor(name), name, file)
-                drop_pages(tensors.get_tensor(name))
+                tensor = tensors.get_tensor(name)
+                copy_weight(targets[name], tensor, name, file)
+                drop_pages(tensor)
 
 
 def check_names(targets: Iterable[str], found: Iterable[str], folder: Path, tied: bool) -> None:
