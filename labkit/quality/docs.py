@@ -57,7 +57,7 @@ def tasks_here(course: Course) -> str:
 
 def quick_pages() -> dict[Path, dict[str, str]]:
     """Page -> its generated parts, those that take no time to make."""
-    from benchmarks import bench_grading, bench_offline, bench_serving, llama_cpp
+    from benchmarks import bench_grading, bench_offline, bench_serving, llama_cpp, smollm2
 
     saved = json.loads(bench_grading.SAVED.read_text(encoding="utf-8"))
     instructors = {
@@ -74,6 +74,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
             "offline": bench_offline.report(),
             "serving": bench_serving.report(),
             "llama.cpp": llama_cpp.report(),
+            "memory": smollm2.memory_table(),
         },
         ROOT / "docs" / "instructors.md": instructors,
         api.PAGE: {"names": api.table()},
