@@ -1,4 +1,4 @@
-"""Another right way: block pointers, and exponentials that cannot overflow."""
+"""Another right way: functions that load and store rows, and exponentials that cannot overflow."""
 
 import triton
 import triton.language as tl
@@ -7,8 +7,15 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def row_of(start_ptr, SIZE: tl.constexpr, SIZE_TILE: tl.constexpr):
-    return tl.make_block_ptr(start_ptr, (SIZE,), (1,), (0,), (SIZE_TILE,), (0,))
+def load_row(start_ptr, SIZE: tl.constexpr, SIZE_TILE: tl.constexpr):
+    column = tl.arange(0, SIZE_TILE)
+    return tl.load(start_ptr + column, mask=column < SIZE, other=0.0)
+
+
+@triton.jit
+def store_row(start_ptr, row, SIZE: tl.constexpr, SIZE_TILE: tl.constexpr):
+    column = tl.arange(0, SIZE_TILE)
+    tl.store(start_ptr + column, row, mask=column < SIZE)
 
 
 @triton.jit
@@ -26,21 +33,17 @@ def rms_norm_kernel(
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     number = token * tl.num_programs(1) + head
-    source = row_of(x_ptr + token * x_stride + head * SIZE, SIZE, SIZE_TILE)
-    x = tl.load(source, boundary_check=(0,), padding_option="zero")
+    x = load_row(x_ptr + token * x_stride + head * SIZE, SIZE, SIZE_TILE)
     if HAS_RESIDUAL:
-        kept = row_of(residual_ptr + number * SIZE, SIZE, SIZE_TILE)
-        rest = tl.load(kept, boundary_check=(0,), padding_option="zero")
+        rest = load_row(residual_ptr + number * SIZE, SIZE, SIZE_TILE)
         x = (rest.to(tl.float32) + x.to(tl.float32)).to(x.dtype)
-        tl.store(kept, x, boundary_check=(0,))
+        store_row(residual_ptr + number * SIZE, x, SIZE, SIZE_TILE)
     wide = x.to(tl.float32)
     mean = tl.sum(wide * wide, axis=0) * (1.0 / SIZE)
-    weight = row_of(weight_ptr + head * SIZE, SIZE, SIZE_TILE)
-    weight = tl.load(weight, boundary_check=(0,), padding_option="zero")
+    weight = load_row(weight_ptr + head * SIZE, SIZE, SIZE_TILE)
     output = (wide * (1.0 / tl.sqrt(mean + eps))).to(x.dtype)
     output = output.to(tl.float32) * weight.to(tl.float32)
-    target = row_of(output_ptr + number * SIZE, SIZE, SIZE_TILE)
-    tl.store(target, output.to(x.dtype), boundary_check=(0,))
+    store_row(output_ptr + number * SIZE, output.to(x.dtype), SIZE, SIZE_TILE)
 
 
 @triton.jit
@@ -56,32 +59,18 @@ def rope_kernel(
 ):
     HALF: tl.constexpr = HEAD_DIM // 2
     token = tl.program_id(0).to(tl.int64)
-    cos_row = row_of(cos_ptr + token * HEAD_DIM, HALF, HALF_TILE)
-    sin_row = row_of(sin_ptr + token * HEAD_DIM + HALF, HALF, HALF_TILE)
-    cos = tl.load(cos_row, boundary_check=(0,), padding_option="zero").to(tl.float32)[None, :]
-    sin = tl.load(sin_row, boundary_check=(0,), padding_option="zero").to(tl.float32)[None, :]
-    left = tl.make_block_ptr(
-        x_ptr + token * x_stride,
-        shape=(NUM_HEADS, HALF),
-        strides=(HEAD_DIM, 1),
-        offsets=(0, 0),
-        block_shape=(HEADS_TILE, HALF_TILE),
-        order=(1, 0),
-    )
-    right = tl.make_block_ptr(
-        x_ptr + token * x_stride + HALF,
-        shape=(NUM_HEADS, HALF),
-        strides=(HEAD_DIM, 1),
-        offsets=(0, 0),
-        block_shape=(HEADS_TILE, HALF_TILE),
-        order=(1, 0),
-    )
-    a = tl.load(left, boundary_check=(0, 1), padding_option="zero")
-    b = tl.load(right, boundary_check=(0, 1), padding_option="zero")
+    cos = load_row(cos_ptr + token * HEAD_DIM, HALF, HALF_TILE).to(tl.float32)[None, :]
+    sin = load_row(sin_ptr + token * HEAD_DIM + HALF, HALF, HALF_TILE).to(tl.float32)[None, :]
+    head, pair = tl.arange(0, HEADS_TILE)[:, None], tl.arange(0, HALF_TILE)[None, :]
+    left = x_ptr + token * x_stride + head * HEAD_DIM + pair
+    right = left + HALF
+    is_there = (head < NUM_HEADS) & (pair < HALF)
+    a = tl.load(left, mask=is_there, other=0.0)
+    b = tl.load(right, mask=is_there, other=0.0)
     dtype = a.dtype
     a, b = a.to(tl.float32), b.to(tl.float32)
-    tl.store(left, tl.fma(-b, sin, a * cos).to(dtype), boundary_check=(0, 1))
-    tl.store(right, tl.fma(a, sin, b * cos).to(dtype), boundary_check=(0, 1))
+    tl.store(left, tl.fma(-b, sin, a * cos).to(dtype), mask=is_there)
+    tl.store(right, tl.fma(a, sin, b * cos).to(dtype), mask=is_there)
 
 
 @triton.jit

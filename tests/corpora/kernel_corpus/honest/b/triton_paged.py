@@ -12,6 +12,12 @@ FEW_KEYS = tl.constexpr(4)
 
 
 @triton.jit
+def copy_row(source_ptr, target_ptr, ROW: tl.constexpr, ROW_TILE: tl.constexpr):
+    column = tl.arange(0, ROW_TILE)
+    tl.store(target_ptr + column, tl.load(source_ptr + column, column < ROW), column < ROW)
+
+
+@triton.jit
 def store_kv_kernel(
     key_ptr,
     value_ptr,
@@ -27,14 +33,8 @@ def store_kv_kernel(
     slot = tl.load(slot_mapping_ptr + token)
     if slot < 0:
         return
-    source = tl.make_block_ptr(key_ptr + token * key_stride, (ROW,), (1,), (0,), (ROW_TILE,), (0,))
-    target = tl.make_block_ptr(key_cache_ptr + slot * ROW, (ROW,), (1,), (0,), (ROW_TILE,), (0,))
-    tl.store(target, tl.load(source, boundary_check=(0,)), boundary_check=(0,))
-    source = tl.make_block_ptr(
-        value_ptr + token * value_stride, (ROW,), (1,), (0,), (ROW_TILE,), (0,)
-    )
-    target = tl.make_block_ptr(value_cache_ptr + slot * ROW, (ROW,), (1,), (0,), (ROW_TILE,), (0,))
-    tl.store(target, tl.load(source, boundary_check=(0,)), boundary_check=(0,))
+    copy_row(value_ptr + token * value_stride, value_cache_ptr + slot * ROW, ROW, ROW_TILE)
+    copy_row(key_ptr + token * key_stride, key_cache_ptr + slot * ROW, ROW, ROW_TILE)
 
 
 @triton.jit

@@ -1,8 +1,7 @@
-"""Another right way: page by page, through block pointers, so that no slot is ever computed.
+"""Another right way: page by page, so that no token has a table entry of its own.
 
 A page's table entry is one scalar load. A page of fewer than 16 tokens still fills a tile of 16,
-since `tl.dot` takes no smaller one, and a page of 24 one of 32; the block pointer's shape cuts it
-off.
+since `tl.dot` takes no smaller one, and a page of 24 one of 32; a mask cuts it off.
 """
 
 import triton
@@ -39,15 +38,10 @@ def page_of(
     PAGE_TILE: tl.constexpr,
 ):  # fmt: skip
     """`count` tokens of one head from `slot` on: [PAGE_TILE, DIM_TILE], zero behind them."""
-    pointer = tl.make_block_ptr(
-        cache_ptr + (slot * num_kv_heads + kv_head) * HEAD_DIM,
-        shape=(count, HEAD_DIM),
-        strides=(num_kv_heads * HEAD_DIM, 1),
-        offsets=(0, 0),
-        block_shape=(PAGE_TILE, DIM_TILE),
-        order=(1, 0),
-    )
-    return tl.load(pointer, boundary_check=(0, 1), padding_option="zero")
+    token, feature = tl.arange(0, PAGE_TILE), tl.arange(0, DIM_TILE)
+    at = ((slot + token) * num_kv_heads + kv_head)[:, None] * HEAD_DIM + feature[None, :]
+    is_there = (token < count)[:, None] & (feature < HEAD_DIM)[None, :]
+    return tl.load(cache_ptr + at, is_there, 0.0)
 
 
 @triton.jit
@@ -87,15 +81,10 @@ def paged_decode_kernel(
     split = tl.program_id(2)
     num_kv_heads = tl.num_programs(1)
     PAGE_TILE: tl.constexpr = triton.next_power_of_2(BLOCK_SIZE) if BLOCK_SIZE > 16 else 16
-    query_block = tl.make_block_ptr(
-        query_ptr + request * query_stride + kv_head * GROUP * HEAD_DIM,
-        shape=(GROUP, HEAD_DIM),
-        strides=(HEAD_DIM, 1),
-        offsets=(0, 0),
-        block_shape=(GROUP_TILE, DIM_TILE),
-        order=(1, 0),
-    )
-    query = tl.load(query_block, boundary_check=(0, 1), padding_option="zero")
+    member, column = tl.arange(0, GROUP_TILE)[:, None], tl.arange(0, DIM_TILE)[None, :]
+    in_group = (member < GROUP) & (column < HEAD_DIM)
+    query_at = (kv_head * GROUP + member) * HEAD_DIM + column
+    query = tl.load(query_ptr + request * query_stride + query_at, in_group, 0.0)
     seq_len = tl.load(seq_lens_ptr + request)
     visible = tl.minimum(seq_len, window)
     stretch = tl.cdiv(tl.cdiv(visible, KEY_TILE), NUM_SPLITS) * KEY_TILE
@@ -190,15 +179,10 @@ def paged_prefill_kernel(
     if rows <= 0:
         return
     token = (token_begin + row_begin).to(tl.int64)
-    query_block = tl.make_block_ptr(
-        query_ptr + token * query_stride + head * HEAD_DIM,
-        shape=(rows, HEAD_DIM),
-        strides=(query_stride, 1),
-        offsets=(0, 0),
-        block_shape=(QUERY_TILE, DIM_TILE),
-        order=(1, 0),
-    )
-    query = tl.load(query_block, boundary_check=(0, 1), padding_option="zero")
+    step, column = tl.arange(0, QUERY_TILE)[:, None], tl.arange(0, DIM_TILE)[None, :]
+    in_tile = (step < rows) & (column < HEAD_DIM)
+    query_at = (token + step) * query_stride + head * HEAD_DIM + column
+    query = tl.load(query_ptr + query_at, in_tile, 0.0)
 
     before = tl.load(seq_lens_ptr + request) - query_len + row_begin
     position = before + tl.arange(0, QUERY_TILE)
@@ -225,13 +209,6 @@ def paged_prefill_kernel(
         )
         row_max, row_sum, acc = take_in(scores, value.to(query.dtype), row_max, row_sum, acc)
 
-    output_block = tl.make_block_ptr(
-        output_ptr + (token * num_heads + head) * HEAD_DIM,
-        shape=(rows, HEAD_DIM),
-        strides=(num_heads * HEAD_DIM, 1),
-        offsets=(0, 0),
-        block_shape=(QUERY_TILE, DIM_TILE),
-        order=(1, 0),
-    )
+    output_at = ((token + step) * num_heads + head) * HEAD_DIM + column
     output = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
-    tl.store(output_block, output.to(query.dtype), boundary_check=(0, 1))
+    tl.store(output_ptr + output_at, output.to(query.dtype), in_tile)

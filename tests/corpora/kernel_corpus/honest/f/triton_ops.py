@@ -1,4 +1,4 @@
-"""Other right kernels: tiles that are transposed, read through block pointers, ranks 16 by 16."""
+"""Other right kernels: tiles that are transposed, ranks 16 by 16."""
 
 import triton
 import triton.language as tl
@@ -21,20 +21,18 @@ def lora_shrink_kernel(
     place = tile * ROW_TILE + tl.arange(0, ROW_TILE)
     there = place < count
     row = tl.load(order_ptr + tl.load(starts_ptr + segment) + place, there, 0).to(tl.int64)
-    a_block = tl.make_block_ptr(
-        lora_a_ptr + (slot * tl.num_programs(1) + part) * (RANK * IN_SIZE),
-        shape=(RANK, IN_SIZE), strides=(IN_SIZE, 1), offsets=(0, 0),
-        block_shape=(RANK_TILE, IN_TILE), order=(1, 0),
-    )  # fmt: skip
+    rank = tl.arange(0, RANK_TILE)
+    a_ptr = lora_a_ptr + (slot * tl.num_programs(1) + part) * (RANK * IN_SIZE)
+    a_ptr += rank[:, None] * IN_SIZE
     acc = tl.zeros([RANK_TILE, ROW_TILE], tl.float32)
     for begin in tl.range(0, IN_SIZE, IN_TILE):
         column = begin + tl.arange(0, IN_TILE)
         mask = (column < IN_SIZE)[:, None] & there[None, :]
         x = tl.load(x_ptr + row[None, :] * x_stride + column[:, None], mask, 0.0)
-        a = tl.load(a_block, boundary_check=(0, 1), padding_option="zero")
+        a = tl.load(
+            a_ptr + column[None, :], (rank < RANK)[:, None] & (column < IN_SIZE)[None, :], 0.0
+        )
         acc = tl.dot(a.to(x.dtype), x, acc, input_precision="ieee")
-        a_block = tl.advance(a_block, (0, IN_TILE))
-    rank = tl.arange(0, RANK_TILE)
     target = hidden_ptr + (part.to(tl.int64) * total_tokens + row[None, :]) * RANK + rank[:, None]
     tl.store(target, acc, (rank < RANK)[:, None] & there[None, :])
 

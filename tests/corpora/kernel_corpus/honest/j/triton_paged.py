@@ -1,5 +1,5 @@
 """Another right way: a way of its own for a head that shares nothing, one table entry for a whole
-run of a tile where blocks allow it, block pointers for queries and results, and sums by a function
+run of a tile where blocks allow it, and sums by a function
 of one's own.
 """
 
@@ -125,15 +125,9 @@ def paged_decode_kernel(
             tl.store(lse_ptr + row + tl.arange(0, 1), top + tl.log(safe))
     else:
         member = tl.arange(0, GROUP_TILE)
-        q_block = tl.make_block_ptr(
-            query_ptr + request * query_stride + kv_head * GROUP * HEAD_DIM,
-            (GROUP, HEAD_DIM),
-            (HEAD_DIM, 1),
-            (0, 0),
-            (GROUP_TILE, DIM_TILE),
-            (1, 0),
-        )
-        q = tl.load(q_block, boundary_check=(0, 1), padding_option="zero")
+        q_at = (kv_head * GROUP + member[:, None]) * HEAD_DIM + feature[None, :]
+        q_mask = (member < GROUP)[:, None] & in_head[None, :]
+        q = tl.load(query_ptr + request * query_stride + q_at, mask=q_mask, other=0.0)
         tops = tl.full((GROUP_TILE,), float("-inf"), tl.float32)
         masses = tl.zeros((GROUP_TILE,), tl.float32)
         accs = tl.zeros((GROUP_TILE, DIM_TILE), tl.float32)
@@ -224,15 +218,10 @@ def paged_prefill_kernel(
         return
     computed = tl.load(seq_lens_ptr + request) - count
     feature, step = tl.arange(0, DIM_TILE), tl.arange(0, QUERY_TILE)
-    q_block = tl.make_block_ptr(
-        query_ptr + begin * query_stride + head * HEAD_DIM,
-        (count, HEAD_DIM),
-        (query_stride, 1),
-        (top, 0),
-        (QUERY_TILE, DIM_TILE),
-        (1, 0),
-    )
-    q = tl.load(q_block, boundary_check=(0, 1), padding_option="zero")
+    row = begin + top + step
+    in_tile = (top + step < count)[:, None] & (feature < HEAD_DIM)[None, :]
+    q_at = row[:, None] * query_stride + head * HEAD_DIM + feature[None, :]
+    q = tl.load(query_ptr + q_at, mask=in_tile, other=0.0)
     own = computed + top + step
     last = computed + tl.minimum(top + QUERY_TILE, count)
     first = tl.maximum(computed + top + 1 - window, 0)
@@ -263,12 +252,5 @@ def paged_prefill_kernel(
         masses = masses * fades + tl.sum(weights, 1)
         tops = highers
     accs = accs / tl.where(masses == 0.0, 1.0, masses)[:, None]
-    out_block = tl.make_block_ptr(
-        output_ptr + (begin * heads + head) * HEAD_DIM,
-        (count, HEAD_DIM),
-        (heads * HEAD_DIM, 1),
-        (top, 0),
-        (QUERY_TILE, DIM_TILE),
-        (1, 0),
-    )
-    tl.store(out_block, accs.to(output_ptr.dtype.element_ty), boundary_check=(0, 1))
+    out_at = (row * heads + head)[:, None] * HEAD_DIM + feature[None, :]
+    tl.store(output_ptr + out_at, accs, mask=in_tile)

@@ -34,14 +34,12 @@ def store_kv_kernel(
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping_ptr + token)
     if slot > -1:
-        key = tl.make_block_ptr(key_ptr + token * key_stride, (ROW,), (1,), (0,), (ROW_TILE,), (0,))
-        to = tl.make_block_ptr(key_cache_ptr + slot * ROW, (ROW,), (1,), (0,), (ROW_TILE,), (0,))
-        tl.store(to, tl.load(key, boundary_check=(0,)), boundary_check=(0,))
-        value = tl.make_block_ptr(
-            value_ptr + token * value_stride, (ROW,), (1,), (0,), (ROW_TILE,), (0,)
-        )
-        to = tl.make_block_ptr(value_cache_ptr + slot * ROW, (ROW,), (1,), (0,), (ROW_TILE,), (0,))
-        tl.store(to, tl.load(value, boundary_check=(0,)), boundary_check=(0,))
+        column = tl.arange(0, ROW_TILE)
+        place = slot * ROW + column
+        key = tl.load(key_ptr + token * key_stride + column, column < ROW)
+        tl.store(key_cache_ptr + place, key, column < ROW)
+        value = tl.load(value_ptr + token * value_stride + column, column < ROW)
+        tl.store(value_cache_ptr + place, value, column < ROW)
 
 
 @triton.jit
