@@ -1,6 +1,5 @@
 """Another right way: a way of its own for a head that shares nothing, one table entry for a whole
-run of a tile where blocks allow it, and sums by a function
-of one's own.
+run of a tile where blocks allow it, and sums by a function of one's own.
 """
 
 import triton
