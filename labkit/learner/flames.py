@@ -43,7 +43,7 @@ NARROWEST = 0.002
 COUNTER = "labkit/inside/cost.py:"
 """Frames of what counts operations: time in them belongs to what is counted."""
 ENOUGH = 1.0
-"""Seconds of processor time for which a run is looked at: 500 looks."""
+"""Seconds of processor time for which a run is looked at: up to 500 looks."""
 
 
 # ---------------------------------------------------------------- looking
@@ -57,8 +57,13 @@ def sampled(found: Counter[tuple[str, ...]]) -> Iterator[None]:
         ValueError: outside of the main thread, which alone hears the timer.
     """
 
+    last = time.process_time()
+
     def look(_: int, frame: FrameType | None) -> None:
-        found[stack_of(frame)] += INTERVAL  # type: ignore[assignment]
+        nonlocal last  # a system may ring at its own ticks only, which lie further apart
+        now = time.process_time()
+        found[stack_of(frame)] += now - last  # type: ignore[assignment]
+        last = now
 
     before = signal.signal(signal.SIGPROF, look)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL, INTERVAL)
