@@ -30,7 +30,7 @@ BUNDLED = "storyteller"
 
 def add_break_even_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "name",
+        "model_tag",
         nargs="?",
         metavar="MODEL",
         help=f"another way to say --model; known by their shape alone: {', '.join(by_shape())}",

@@ -69,10 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(complaint(unknown))
-    if (tag := getattr(args, "model_tag", None)) is not None:
-        if args.model not in (DEFAULT_MODEL, tag):
-            parser.error(f"MODEL is {tag!r} and --model is {args.model!r}; give one of the two")
-        args.model = tag
     try:
         return args.run(args)
     except (ValueError, TypeError, OSError, NoProgressError, EngineDeadError) as error:
@@ -92,6 +88,18 @@ def _one_word(argv: list[str]) -> list[str]:
     return argv
 
 
+class CommandParser(HelpParser):
+    """A parser whose commands take their model as MODEL or as --model."""
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        found, rest = super().parse_known_args(*args, **options)
+        if (tag := getattr(found, "model_tag", None)) is not None:
+            if found.model not in (DEFAULT_MODEL, tag):
+                self.error(f"MODEL is {tag!r} and --model is {found.model!r}; give one of the two")
+            found.model = tag
+        return found, rest
+
+
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands.
 
@@ -100,7 +108,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
             modules that take time to import.
     """
     script = Path(sys.argv[0]).name
-    parser = HelpParser(
+    parser = CommandParser(
         prog=script if script == "mini-vllm" else "python -m mini_vllm",
         description="A small, real LLM inference engine.",
     )

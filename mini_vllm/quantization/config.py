@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.kernels import native
 from mini_vllm.model.checkpoint import FLOATS, read_header, read_quantize_config, weight_files
@@ -26,6 +25,13 @@ from mini_vllm.model.gguf.tensors import BLOCKS, GROUP, sources
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
+from mini_vllm.quantization.entries import (
+    check_kind,
+    check_kinds,
+    check_names,
+    get_from_keys,
+    one_of,
+)
 from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
 from mini_vllm.quantization.gguf import BITS, BlockEmbedding, GGUFLinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod, W8A8LinearMethod
@@ -97,24 +103,6 @@ class QuantizationConfig(ABC):
         return [name]
 
 
-def get_from_keys(config: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """The value of the first of `keys` that `config` has. Raises ValueError if it has none."""
-    for key in keys:
-        if key in config:
-            return config[key]
-    raise ValueError(f"quantization_config has none of {list(keys)}")
-
-
-def one_of(config: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any = None) -> Any:
-    """The value of `key`. Raises ValueError unless it is one of `allowed`."""
-    value = config.get(key, default)
-    if not any(type(value) is type(one) and value == one for one in allowed):
-        raise ValueError(
-            f"quantization_config: {key} is {value!r}; supported: {', '.join(map(repr, allowed))}"
-        )
-    return value
-
-
 class GPTQConfig(QuantizationConfig):
     """Source: vllm/model_executor/layers/quantization/auto_gptq.py#L95-L299 (AutoGPTQConfig)
     @ v0.22.1."""
@@ -136,10 +124,10 @@ class GPTQConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
-        _check("dynamic", config.get("dynamic"), Mapping, "an object, by patterns of layers")
+        check_kind("dynamic", config.get("dynamic"), Mapping, "an object, by patterns of layers")
         for rule, changes in (config.get("dynamic") or {}).items():
             check_names("dynamic", ["re:" + rule.removeprefix("-:").removeprefix("+:")])
-            _check(f"dynamic[{rule!r}]", changes, Mapping, "an object", is_needed=True)
+            check_kind(f"dynamic[{rule!r}]", changes, Mapping, "an object", is_needed=True)
             cls.scheme_of({**config, **changes})
         return cls(cls.scheme_of(config), bool(config.get("lm_head", False)), [], config)
 
@@ -468,47 +456,6 @@ def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
         "supported are pack-quantized (int, 4 or 8 bits, group or channel), int-quantized (8 bits, "
         "symmetric, channel or tensor) and float-quantized (8 bits, channel, tensor or block)"
     )
-
-
-NAMES_OF_LAYERS = ("ignore", "modules_to_not_convert", "ignored_layers")
-
-
-def check_kinds(config: Any) -> None:
-    """Raise ValueError, with its name, for what is of another kind than any format has there."""
-    _check("quantization_config", config, Mapping, "an object")
-    for key in NAMES_OF_LAYERS:
-        check_names(key, config.get(key))
-    block = config.get("weight_block_size")
-    _check("weight_block_size", block, list, "two numbers, such as [128, 128]")
-    for size in block or []:
-        _check("weight_block_size", size, int, "two whole numbers")
-    _check("kv_cache_scheme", config.get("kv_cache_scheme"), Mapping, "an object")
-    groups = config.get("config_groups")
-    _check("config_groups", groups, Mapping, "an object with one entry for each group")
-    for name, group in (groups or {}).items():
-        _check(f"config_groups.{name}", group, Mapping, "an object", is_needed=True)
-        check_names(f"config_groups.{name}.targets", group.get("targets"))
-        for part in ("weights", "input_activations", "output_activations"):
-            _check(f"config_groups.{name}.{part}", group.get(part), Mapping, "an object")
-
-
-def _check(key: str, value: Any, kind: type, wanted: str, is_needed: bool = False) -> None:
-    if (value is None and not is_needed) or (isinstance(value, kind) and value is not True):
-        return
-    raise ValueError(f"quantization_config: {key} is {show(value)}; it must be {wanted}")
-
-
-def check_names(key: str, names: Any) -> None:
-    """Raise ValueError unless `names` is a list of layers, or of patterns after "re:"."""
-    _check(key, names, list, 'a list of names of layers, or of patterns after "re:"')
-    for name in names or []:
-        _check(key, name, str, "a list of names", is_needed=True)
-        try:
-            re.compile(name.removeprefix("re:") if name.startswith("re:") else "")
-        except re.error as error:
-            raise ValueError(
-                f"quantization_config: {key} has {show(name)}, which is no pattern: {error}"
-            ) from None
 
 
 FORMATS: dict[str, type[QuantizationConfig]] = {

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_vllm.kernels.sampling import TILE
-
 Problem = Mapping[str, Any]
 COMPACT_ABOVE = 2**24
 """An output with more elements is compared only where it had to be written."""
@@ -276,11 +274,11 @@ def draw_tokens(problem: Problem) -> dict[str, Tensor]:
     -1 stands for a row with NaN, or beyond `max_logit`; -2 for a row of -inf alone.
     """
     logits, temperature = problem["logits"].double(), problem["temperature"]
-    count, tiles = problem["largest"].shape
+    (count, tiles), tile = problem["largest"].shape, 1024
     if temperature is None:
         temperature = torch.zeros(count)
     divisor = torch.where(temperature == 0, 1.0, temperature.double())
-    missing = tiles * TILE - logits.shape[1]
+    missing = tiles * tile - logits.shape[1]
     tiled = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf).view(count, tiles, -1)
     largest = tiled.nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(-1)
     weights = ((tiled - largest[..., None]) / divisor[:, None, None]).exp()

@@ -23,7 +23,8 @@ from mini_vllm.model.config import load_config, read_config
 from mini_vllm.model.layers import Linear, RMSNorm
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
 from mini_vllm.model.moe.layer import SparseMoE
-from mini_vllm.quantization.config import check_names, find_quantization
+from mini_vllm.quantization.config import find_quantization
+from mini_vllm.quantization.entries import check_names
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import quantize_per_token
 from mini_vllm.quantization.matching import is_layer_skipped

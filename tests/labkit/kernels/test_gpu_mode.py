@@ -211,6 +211,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "store_kv_int8": {"big-cache", "deep", "far", "quotients"},
     "paged_decode_int8": {"big-cache", "far", "many-blocks", "thousand"},
     "rejection_random_sample": {"deep", "far", "far-drafts"},
+    "draw_tokens": {"far"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots", "late-slices", "long-hidden"},
     "grouped_gemm": {"far", "far-experts", "long-output"},
