@@ -270,16 +270,14 @@ class Adapters(ctypes.Structure):
     ]
 
     @classmethod
-    def of(
-        cls, lora_a: Tensor, lora_b: Tensor, starts: Tensor, slots: Tensor, ranks: Tensor
-    ) -> Adapters:
-        """`lora_a` `[S, n, R, K]` and `lora_b` `[S, R, N]` are of one dtype; slice i of n has the
-        columns `starts[i] .. starts[i + 1]` of `lora_b`, token t uses the slot `slots[t]`, or
-        none if that is negative, and of slot s the rows below `ranks[s]` count; all int32. All must
-        outlive this, where they lie.
+    def of(cls, a: Tensor, b: Tensor, starts: Tensor, slots: Tensor, ranks: Tensor) -> Adapters:
+        """`a` `[S, n, R, K]` and `b` `[S, R, N]` are of one dtype; slice i of n has the columns
+        `starts[i] .. starts[i + 1]` of `b`, token t uses the slot `slots[t]`, or none if that is
+        negative, and of slot s the rows below `ranks[s]` count; all int32. All must outlive this,
+        where they lie.
         """
-        pointers = (tensor.data_ptr() for tensor in (lora_a, lora_b, starts, slots, ranks))
-        return cls(*pointers, *lora_a.shape[1:3])
+        pointers = (tensor.data_ptr() for tensor in (a, b, starts, slots, ranks))
+        return cls(*pointers, *a.shape[1:3])
 
 
 class Places(ctypes.Structure):

@@ -265,12 +265,11 @@ class _Compiler:
     def string(self, schema: dict[str, Any], place: str) -> Pattern:
         low, high = _counts(schema, "minLength", "maxLength", place)
         lengths = [key for key in ("minLength", "maxLength") if key in schema]
-        form = schema.get("format")
-        if form is not None and "pattern" in schema:
-            raise SchemaError(
-                place, "pattern and format cannot be enforced together; leave one of the two out"
-            )
-        if form is not None:
+        if (form := schema.get("format")) is not None:
+            if "pattern" in schema:
+                raise SchemaError(
+                    place, "pattern and format cannot be enforced together; leave one of them out"
+                )
             return self.formatted(form, low, high, place)
         if "pattern" in schema:
             try:
