@@ -19,7 +19,7 @@ class KernelSampler(Sampler):
     """See :class:`~mini_vllm.sample.sampler.Sampler`; for logits on which kernels can work."""
 
     def forward(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        if not metadata.is_plain:
+        if not metadata.is_plain or logits.stride(1) != 1:
             return super().forward(logits, metadata)
         return SamplerOutput(draw_tokens(logits, metadata), None)
 
@@ -28,7 +28,7 @@ def draw_tokens(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     """The token of each row, or the code of its error: all that `Sampler` does for plain rows.
 
     Args:
-        logits: [B, V], any float dtype; not changed.
+        logits: [B, V], any float dtype, rows contiguous; not changed.
         metadata: plain; see `SamplingMetadata.is_plain`.
 
     Returns:
