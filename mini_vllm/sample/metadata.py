@@ -98,15 +98,18 @@ class SamplingMetadata:
     @property
     def only_argmax(self) -> bool:
         """Whether every row's token is its largest logit: then no row has parameters of its own."""
-        changes = (self.allowed, self.logit_bias, self.stop_token_ban, self.penalties)
-        return self.all_greedy and all(change is None for change in changes)
+        return self.all_greedy and self._keeps_logits
 
     @property
     def is_plain(self) -> bool:
         """Whether temperature, seed and index of a row are all that its token depends on."""
-        others = (self.allowed, self.logit_bias, self.stop_token_ban, self.penalties)
-        filters = (self.top_k, self.top_p, self.min_p, self.max_num_logprobs)
-        return not self.filters and all(one is None for one in (*others, *filters))
+        wanted = (self.top_k, self.top_p, self.min_p, self.max_num_logprobs)
+        return self._keeps_logits and not self.filters and all(one is None for one in wanted)
+
+    @property
+    def _keeps_logits(self) -> bool:
+        changes = (self.allowed, self.logit_bias, self.stop_token_ban, self.penalties)
+        return all(change is None for change in changes)
 
     def advance(self, sampled_token_ids: Tensor) -> None:
         """Bring the batch forward by one token per row, in place.

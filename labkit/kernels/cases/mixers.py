@@ -1,6 +1,6 @@
 """Cases for layers that keep a state or latents: new requests, ragged contexts, odd sides, splits.
 
-A state that lies in nobody's block, or in a new request's, is NaN; so is a latent that no request
+A state in a block without a request, or in a new request's, is NaN; so is a latent that no request
 sees. Blocks of states lie apart, as there are the tails of convolutions between them.
 """
 
@@ -95,7 +95,7 @@ def gdn(
         rules = {name: TensorRule(axes=axes) for name in ("query", "key", "value", "output")}
         rules["states"] = TensorRule(
             kept, used, used, ("block", "head", "row", "column"),
-            "it is a stranger's state: nobody's block, or a request that starts from zeros",
+            "it is a stranger's state: a block without a request, or of one that starts anew",
         )  # fmt: skip
         return problem, CaseRules(rules)
 

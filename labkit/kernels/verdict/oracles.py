@@ -274,7 +274,7 @@ def draw_tokens(problem: Problem) -> dict[str, Tensor]:
     -1 stands for a row with NaN, or beyond `max_logit`; -2 for a row of -inf alone.
     """
     logits, temperature = problem["logits"].double(), problem["temperature"]
-    (count, tiles), tile = problem["largest"].shape, 1024
+    (count, tiles), tile = problem["largest"].shape, 1024  # the tile is a part of the task
     if temperature is None:
         temperature = torch.zeros(count)
     divisor = torch.where(temperature == 0, 1.0, temperature.double())
