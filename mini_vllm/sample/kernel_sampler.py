@@ -1,9 +1,9 @@
 """The sampler where kernels can run: plain rows in two launches, all others as everywhere.
 
 A CPU, and rows that ask for more, take the steps of
-:class:`~mini_vllm.sample.sampler.Sampler`: many
-operations, some of which read or write all logits. The two kernels read the logits once, in the
-dtype of the head, and draw with the same number from the same seed.
+:class:`~mini_vllm.sample.sampler.Sampler`: many operations, some of which read or write all logits.
+The two kernels read the logits once, in the dtype of the head, and draw with the same number from
+the same seed.
 """
 
 from __future__ import annotations
