@@ -20,11 +20,11 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, tor
 
 
 def resident() -> int:
-    """Bytes of main memory that this process takes now."""
+    """Bytes of main memory that this process takes now, without pages of libraries it calls."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/self/status has no VmRSS")
+    raise AssertionError("/proc/self/status has no RssAnon")
 
 
 def pool(dtype: torch.dtype, num_bytes: int = 512 * MIB, host: bool = False) -> KVCache:
@@ -59,8 +59,9 @@ def test_scrubbing_reads_and_does_not_write() -> None:
     cache.layers[0][0, 1] = float("nan")
     cache.layers[1][1, 2] = -float("inf")
     cache.scrub()
+    grown = resident() - before  # before the lines below, whose masks malloc may keep
     assert cache.layers[0].isfinite().all() and cache.layers[1].isfinite().all()
-    assert resident() - before < 32 * MIB
+    assert grown < 32 * MIB
 
 
 def test_a_released_pool_gives_its_memory_back_and_keeps_its_addresses() -> None:
