@@ -360,7 +360,7 @@ outputs, exchanged = zip(*run_ranks(ranks, work))
     outputs, exchanged = subject.run(p)
     right = np.array(x) @ np.array(weight).T + (np.array(bias) if biased else 0)
     assert all(np.array_equal(y, right) for y in outputs)
-    assert all(count == {"all_reduce": 15, "all_gather": 0} for count in exchanged)
+    assert all(count["all_reduce"] == sum(count.values()) == 15 for count in exchanged)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
