@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,13 @@ from mini_vllm.config.pooler import PoolerConfig
 from mini_vllm.errors import show
 from mini_vllm.model.config import config_file, read_config, with_overrides
 from mini_vllm.model.families import CLASSIFIES, EMBEDS
-from mini_vllm.pooling.sentence_transformers import Dense, dense_of, pooler_of, read_steps
+from mini_vllm.pooling.sentence_transformers import (
+    Dense,
+    dense_of,
+    instructions_of,
+    pooler_of,
+    read_steps,
+)
 
 TASKS = {"embed": ("embed", "token_embed"), "classify": ("classify", "token_classify")}
 """What a model can do, by what it was converted to; the first is what it does unasked."""
@@ -69,6 +75,8 @@ class PoolingArgs:
     use_sep_token: bool = True
     """Whether query and document are two texts to the tokenizer, or one."""
     dense: tuple[Dense, ...] = ()
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """Of an embedder: what stands before a text, by what the text is for."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -178,6 +186,7 @@ def load_pooling_args(config: EngineConfig) -> PoolingArgs | None:
             is_matryoshka=bool(dimensions) or entries.get("is_matryoshka") is True,
             matryoshka_dimensions=dimensions,
             dense=dense_of(Path(model.model)),
+            instructions=instructions_of(Path(model.model), entries),
         )
     words, method = _head_method(entries, path)
     return replace(

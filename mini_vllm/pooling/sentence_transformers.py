@@ -4,6 +4,7 @@ modules.json                 the steps: Transformer, Pooling, Normalize, Dense
 1_Pooling/config.json        last token, first, or the mean
 2_Dense/config.json          a product with a matrix of its own
 sentence_bert_config.json    the longest text
+config_sentence_transformers.json    instructions before a text, by what it is for
 """
 
 from __future__ import annotations
@@ -135,3 +136,20 @@ def max_seq_length(folder: Path) -> int | None:
         raise ValueError(f"{file}: do_lower_case is true; texts are read as they are here")
     length = entries.get("max_seq_length")
     return length if type(length) is int and length > 0 else None
+
+
+def instructions_of(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
+    """What the model was trained to read before a text, by what the text is for, such as "query".
+
+    Args:
+        entries: of `config.json`, whose ``task_instructions`` come first.
+
+    Source: vllm/entrypoints/pooling/embed/io_processor.py#L259-L287
+    (EmbedIOProcessor._load_task_instructions) @ v0.22.1
+    """
+    file = folder / "config_sentence_transformers.json"
+    given = entries.get("task_instructions")
+    if not given and not is_gguf(folder) and file.is_file():
+        given = read_json(file).get("prompts")
+    named = given.items() if isinstance(given, Mapping) else ()
+    return {name: text for name, text in named if isinstance(text, str)}

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, model_validator
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.errors import show
@@ -112,7 +112,18 @@ def count_values(value: Any, most: int) -> int:
 
 
 class Lenient(BaseModel):
+    """What a body says. A field that is null says nothing, as one that is left out: clients in
+    typed languages, and gateways, write down all the fields that they know."""
+
     model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_given(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {key: v for key, v in body.items() if v is not None or key not in optional}
 
 
 def refuse_fields(request: Lenient, refused: Mapping[str, tuple[str, tuple[Any, ...]]]) -> None:
@@ -377,11 +388,6 @@ class CompletionRequest(GenerationRequest):
     max_tokens: int = 16
     suffix: str | None = None
     add_special_tokens: bool = True
-
-    @field_validator("max_tokens", mode="before")
-    @classmethod
-    def _null_is_not_given(cls, value: Any) -> Any:
-        return cls.model_fields["max_tokens"].default if value is None else value
 
 
 class ChatCompletionRequest(GenerationRequest):

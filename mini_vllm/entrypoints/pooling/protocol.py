@@ -82,6 +82,36 @@ class PoolingRequest(EncodingRequest):
         return PoolingParams(self.activates, self.dimensions, task=self.task)
 
 
+class CohereEmbedRequest(Lenient):
+    """``POST /v2/embed``, as Cohere has it.
+
+    Source: vllm/entrypoints/pooling/embed/protocol.py#L111-L121 (CohereEmbedRequest) @ v0.22.1
+    """
+
+    model: str | None = None
+    input_type: str | None = None
+    """Names one of the model's own instructions, which is put before each text."""
+    texts: Many[str] | None = None
+    images: Many[str] | None = None
+    inputs: Many[dict[str, Any]] | None = None
+    output_dimension: int | None = None
+    embedding_types: Many[Literal["float", "binary", "ubinary", "base64"]] | None = None
+    truncate: Literal["NONE", "START", "END"] = "END"
+    max_tokens: int | None = Field(default=None, ge=1)
+    priority: int = 0
+
+    def cut(self) -> dict[str, Any]:
+        """The same in the words of :class:`InputRequest`."""
+        if self.truncate == "NONE":
+            return {}
+        keep = -1 if self.max_tokens is None else self.max_tokens
+        side = "left" if self.truncate == "START" else None
+        return {"truncate_prompt_tokens": keep, "truncation_side": side}
+
+    def params(self) -> PoolingParams:
+        return PoolingParams(dimensions=self.output_dimension, task="embed")
+
+
 class ScoringRequest(PoolingBasicRequest):
     """Pairs of texts."""
 
@@ -98,7 +128,8 @@ class ScoringRequest(PoolingBasicRequest):
 
 
 Texts = str | Many[str | dict[str, Any]] | dict[str, Any]
-"""A text or several. What may be a mapping is a picture upstream, and refused with a sentence."""
+"""A text or several, by itself or as ``{"text": ...}``. What else may be a mapping is a picture
+upstream, and refused with a sentence."""
 
 
 class ScoreRequest(ScoringRequest):
@@ -120,3 +151,5 @@ class RerankRequest(ScoringRequest):
     documents: Texts
     top_n: int = 0
     """Most results; 0 and below: all."""
+    return_documents: bool = True
+    """Cohere's and Jina's, which has no effect upstream."""

@@ -9,8 +9,10 @@ from pydantic import BaseModel
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.entrypoints.pooling.cohere import create_cohere_embedding
 from mini_vllm.entrypoints.pooling.protocol import (
     ClassificationRequest,
+    CohereEmbedRequest,
     EmbeddingRequest,
     PoolingRequest,
     RerankRequest,
@@ -26,6 +28,7 @@ from mini_vllm.entrypoints.pooling.serving import (
 
 ROUTES: dict[str, tuple[type[BaseModel], Callable[..., Any]]] = {
     "/v1/embeddings": (EmbeddingRequest, create_embedding),
+    "/v2/embed": (CohereEmbedRequest, create_cohere_embedding),
     "/classify": (ClassificationRequest, create_classify),
     "/pooling": (PoolingRequest, create_pooling),
     "/score": (ScoreRequest, create_score),
@@ -34,7 +37,7 @@ ROUTES: dict[str, tuple[type[BaseModel], Callable[..., Any]]] = {
     "/v1/rerank": (RerankRequest, create_rerank),
     "/v2/rerank": (RerankRequest, create_rerank),
 }
-GUARDED = ("/classify", "/pooling", "/score", "/rerank", "/v2/rerank")
+GUARDED = ("/classify", "/pooling", "/score", "/rerank", "/v2/rerank", "/v2/embed")
 """Of those, paths that need a key, if there is one, and do not begin with `/v1`."""
 GENERATES = {
     "/v1/completions": "Completions API",

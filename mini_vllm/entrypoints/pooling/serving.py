@@ -147,14 +147,12 @@ async def create_rerank(state: ServerState, request: RerankRequest, headers: Hea
     """
     documents = request.documents if isinstance(request.documents, list) else [request.documents]
     answer = await _score(state, request, headers, "rerank-", request.query, documents)
-    results: list[dict[str, Any]] = [
-        {
-            "index": index,
-            "document": {"text": documents[index], "multi_modal": None},
-            "relevance_score": _number(output),
-        }
-        for index, output in enumerate(answer.outputs)
-    ]
+    results: list[dict[str, Any]] = []
+    for index, output in enumerate(answer.outputs):
+        document = documents[index]
+        shown = {"text": document} if isinstance(document, str) else document
+        echo = {"document": {**shown, "multi_modal": None}} if request.return_documents else {}
+        results.append({"index": index, **echo, "relevance_score": _number(output)})
     results.sort(key=lambda result: result["relevance_score"], reverse=True)
     usage = {name: answer.usage[name] for name in ("prompt_tokens", "total_tokens")}
     body = {"id": answer.id, "model": answer.model, "usage": usage}
@@ -181,9 +179,14 @@ async def _pool_input(
     prefix: str,
     params: PoolingParams,
 ) -> Answer:
-    """Pool the prompts of ``input``, or the conversation of ``messages``."""
     lora = state.check_model(request.model)
     state.check_alive()
+    token_ids = await tokens_of(state, request)
+    return await pool(state, request, headers, prefix, token_ids, params, lora)
+
+
+async def tokens_of(state: ServerState, request: InputRequest) -> list[list[int]]:
+    """The prompts of ``input``, or the conversation of ``messages``, as token ids."""
     if (request.input is None) == (request.messages is None):
         raise APIError("send either input or messages, and not both", param="input")
     special = request.add_special_tokens
@@ -198,9 +201,7 @@ async def _pool_input(
             if isinstance(prompt, str):
                 check_text(state, prompt)
     tokenize = state.engine.pooling_tokenizer.tokenize
-
-    token_ids = await _tokens(state, lambda: [tokenize(prompt, how) for prompt in prompts])
-    return await _pool(state, request, headers, prefix, token_ids, params, lora)
+    return await _tokens(state, lambda: [tokenize(prompt, how) for prompt in prompts])
 
 
 def _inputs(given: Any) -> list[PromptType]:
@@ -224,7 +225,7 @@ async def _tokens(state: ServerState, work: Callable[[], list[list[int]]]) -> li
         raise
 
 
-async def _pool(
+async def pool(
     state: ServerState,
     request: PoolingBasicRequest,
     headers: Headers,
@@ -269,15 +270,10 @@ async def _score(
     check_score_type(args)
     lora = state.check_model(request.model)
     state.check_alive()
-    for side in (one, other):
-        for text in side if isinstance(side, list) else [side]:
-            if isinstance(text, str):
-                check_text(state, text)
-            else:
-                raise APIError(
-                    f"the texts hold {show(text)}; MultiModalParam is not supported for "
-                    f"{args.name}: send texts"
-                )
+    one, other = (
+        [_text_of(state, args, text) for text in (side if isinstance(side, list) else [side])]
+        for side in (one, other)
+    )
     options = ScoringOptions(
         request.tokenization(),
         request.max_tokens_per_query,
@@ -289,8 +285,20 @@ async def _score(
     scoring = await asyncio.to_thread(prepare, tokenizer, one, other, options)
     await _tokens(state, lambda: scoring.prompts)
     params = PoolingParams(request.activates, task=scoring.task)
-    answer = await _pool(state, request, headers, prefix, scoring.prompts, params, lora)
+    answer = await pool(state, request, headers, prefix, scoring.prompts, params, lora)
     return Answer(state, answer.id, answer.model, scoring.combine(answer.outputs))
+
+
+def _text_of(state: ServerState, args: PoolingArgs, given: Any) -> str:
+    """A text of a query or document; Cohere's and Jina's clients may put it into an object."""
+    text = given.get("text") if isinstance(given, dict) and "content" not in given else given
+    if not isinstance(text, str):
+        raise APIError(
+            f"the texts hold {show(given)}; MultiModalParam is not supported for {args.name}: "
+            "send texts"
+        )
+    check_text(state, text)
+    return text
 
 
 def _number(output: PoolingRequestOutput[PoolingOutput]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,16 +13,20 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from mini_vllm import bundled
 from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.entrypoints.anthropic.protocol import MessagesRequest
 from mini_vllm.entrypoints.openai.completion import _token_ids
 from mini_vllm.entrypoints.openai.protocol import (
     REFUSED,
     ChatCompletionRequest,
     CompletionRequest,
+    Lenient,
+    TokenizeRequest,
 )
+from mini_vllm.entrypoints.pooling.protocol import EmbeddingRequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.multimodal.chat import part_text
 from tests.engine.entrypoints.server import ROOT, Server, running
@@ -41,6 +46,31 @@ def server() -> Iterator[Server]:
 def client(server: Server) -> openai.OpenAI:
     http = httpx.Client(trust_env=False)
     return openai.OpenAI(base_url=server.url + "/v1", api_key="-", http_client=http, max_retries=0)
+
+
+def example(annotation: Any) -> Any:
+    """The first of some values that a field takes."""
+    for value in ("a", 1, [1], [{}]):
+        with contextlib.suppress(ValidationError):
+            return TypeAdapter(annotation).validate_python(value)
+    raise AssertionError(annotation)
+
+
+def test_null_says_nothing() -> None:
+    """Of every body that a route reads."""
+    bodies, rest = set(), [Lenient]
+    while rest:
+        rest += (more := rest.pop().__subclasses__())
+        bodies |= set(more)
+    assert {ChatCompletionRequest, EmbeddingRequest, MessagesRequest, TokenizeRequest} < bodies
+    for body in bodies:
+        fields = body.model_fields
+        given = {n: example(f.annotation) for n, f in fields.items() if f.is_required()}
+        optional = {name: None for name in fields if name not in given}
+        assert body(**given, **optional) == body(**given), body
+        for name in given:
+            with pytest.raises(ValidationError):
+                body(**given | {name: None})
 
 
 NO_EFFECT = {

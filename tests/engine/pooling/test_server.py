@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from mini_vllm import LLM, PoolingParams
+from mini_vllm import LLM, PoolingParams, bundled
 from mini_vllm.engine.exceptions import EngineGenerateError
 from tests.engine.pooling.here import make_engine, serve
 from tests.engine.pooling.test_pooling import assert_equal, unit
@@ -106,6 +107,52 @@ def test_cutting_and_dimensions(client: TestClient, llm: LLM) -> None:
     short = ask(client, "/v1/embeddings", input=TEXTS, dimensions=16)["data"]
     full = embed(llm, TEXTS, pooling_params=PoolingParams(use_activation=False))
     assert_equal([item["embedding"] for item in short], unit(np.array(full)[:, :16]))
+
+
+def test_embeddings_for_clients_of_cohere(client: TestClient, llm: LLM) -> None:
+    forms = ["float", "binary", "ubinary", "base64"]
+    body = ask(client, "/v2/embed", model="mine", texts=TEXTS, embedding_types=forms)
+    wanted, found = np.array(embed(llm, TEXTS), np.float32), body["embeddings"]
+    assert_equal(found["float"], wanted)
+    exact = np.array(found["float"], np.float32)
+    decoded = [np.frombuffer(base64.b64decode(text), "<f4") for text in found["base64"]]
+    assert np.array_equal(decoded, exact)
+    bits = np.array(found["ubinary"], np.uint8)
+    assert np.array_equal(np.unpackbits(bits, axis=1), exact >= 0)
+    assert np.array_equal(np.array(found["binary"]), bits.astype(int) - 128)
+    num_tokens = ask(client, "/v1/embeddings", input=TEXTS)["usage"]["prompt_tokens"]
+    assert body["texts"] == TEXTS and body["meta"]["billed_units"]["input_tokens"] == num_tokens
+    long = " ".join(["time"] * 200)
+    for truncate, cut in {"END": {}, "START": {"truncation_side": "left"}}.items():
+        whole = ask(client, "/v2/embed", texts=[long], truncate=truncate, max_tokens=9)
+        same = ask(client, "/v1/embeddings", input=long, truncate_prompt_tokens=9, **cut)
+        assert_equal(whole["embeddings"]["float"], [same["data"][0]["embedding"]])
+    chat = [{"role": "user", "content": TEXTS[0]}]
+    parts = [{"content": [{"type": "text", "text": TEXTS[0]}]}]
+    body = ask(client, "/v2/embed", inputs=parts, output_dimension=16)
+    same = ask(client, "/v1/embeddings", messages=chat, dimensions=16)
+    assert_equal(body["embeddings"]["float"], [same["data"][0]["embedding"]])
+
+
+def test_what_a_text_is_for_chooses_its_instruction(tmp_path: Path, llm: LLM) -> None:
+    folder = Path(shutil.copytree(bundled.path("storyteller"), tmp_path / "m"))
+    prompts = {"prompts": {"query": "Find: ", "document": ""}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    options = {"runner": "pooling", "dtype": "float32", **LIMITS}
+    with serve(make_engine(folder, **options)) as client:
+        chat = [{"role": "system", "content": "Find: "}, {"role": "user", "content": TEXTS[0]}]
+        same = ask(client, "/v1/embeddings", messages=chat)
+        body = ask(client, "/v2/embed", texts=TEXTS[:1], input_type="query")
+        assert_equal(body["embeddings"]["float"], [same["data"][0]["embedding"]])
+        body = ask(client, "/v2/embed", texts=TEXTS, input_type="document")
+        assert_equal(body["embeddings"]["float"], embed(llm, TEXTS))
+        answer = client.post("/v2/embed", json={"texts": TEXTS, "input_type": "clustering"})
+        assert answer.status_code == 400 and "document, query" in answer.text
+    (folder / "chat_template.jinja").unlink()
+    with serve(make_engine(folder, **options)) as client:
+        body = ask(client, "/v2/embed", texts=TEXTS, input_type="query")
+        wanted = embed(llm, ["Find: " + text for text in TEXTS])
+        assert_equal(body["embeddings"]["float"], wanted)
 
 
 def test_scores_are_cosines(client: TestClient, llm: LLM) -> None:
@@ -217,6 +264,17 @@ BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
         "/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_query": 64},
         "max_tokens_per_query",
     ),
+    "truncate=NONE": (
+        "/v2/embed", {"texts": ["time " * 9], "truncate": "NONE", "max_tokens": 3}, "max_tokens"
+    ),
+    "One of texts, images, or inputs": ("/v2/embed", {"texts": []}, "texts"),
+    "does not define any input_type": (
+        "/v2/embed", {"texts": ["a"], "input_type": "query"}, "input_type"
+    ),
+    "inputs has the part {'type': 'text'}": (
+        "/v2/embed", {"inputs": [{"content": [{"type": "text"}]}]}, "inputs"
+    ),
+    "this model takes text only": ("/v2/embed", {"images": ["data:image/png;base64,"]}, "messages"),
     "documents is missing": ("/rerank", {"query": "a"}, "documents"),
     "Chat Completions API": ("/v1/chat/completions", {"messages": []}, None),
     "Completions API": ("/v1/completions", {"prompt": "a"}, None),
@@ -255,7 +313,15 @@ def test_figures_count_pooled_prompts_and_keys_guard_the_routes(client: TestClie
     )
     assert (after[0] - before[0], after[1] - before[1]) == (num_tokens, 3)
     closed = serve(client.app.state.server.engine, api_keys=["k"])  # type: ignore[attr-defined]
-    for path in ("/v1/embeddings", "/classify", "/pooling", "/score", "/rerank", "/v2/rerank"):
+    for path in (
+        "/v1/embeddings",
+        "/classify",
+        "/pooling",
+        "/score",
+        "/rerank",
+        "/v2/rerank",
+        "/v2/embed",
+    ):
         assert closed.post(path, json={}).status_code == 401
 
 
