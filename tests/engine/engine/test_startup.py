@@ -339,7 +339,7 @@ def test_what_config_json_decides_is_refused_before_weights_load(
     for ask in (LLM, make_engine_config, info.describe):
         with pytest.raises(ValueError, match=message):
             ask(folder, **options)
-    assert time.monotonic() - begin < 6.0
+    assert time.monotonic() - begin < 15.0
 
 
 def test_a_configuration_from_elsewhere_is_checked_by_the_engine_itself() -> None:
