@@ -55,7 +55,6 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "logits_processors": ("start the server with --logits-processors", NOTHING),
     "audio": ("answers are text; leave it out", NOTHING),
     "modalities": ("answers are text; leave it out", (*NOTHING, ["text"])),
-    "verbosity": ("say in a message how long an answer should be", (*NOTHING, "medium")),
     "web_search_options": ("put what was found into a message", (None, False)),
     "moderation": ("ask a model of your own, before and behind", NOTHING),
     "context_management": ("send fewer items", NOTHING),

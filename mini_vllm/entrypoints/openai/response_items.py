@@ -17,7 +17,6 @@ from typing import Any
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.protocol import (
-    REFUSED,
     ChatCompletionRequest,
     GenerationRequest,
     InputTokensRequest,
@@ -41,18 +40,8 @@ def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletio
     for name in ("conversation", "background", "prompt", "use_beam_search"):
         if getattr(request, name):
             raise APIError(f"{name} is not supported here; use /v1/chat/completions", param=name)
-    verbosity = (request.text or {}).get("verbosity")
-    if verbosity not in (None, "medium"):
-        raise APIError(
-            f"text.verbosity is {show(verbosity)}; {REFUSED['verbosity'][0]}", 400, "text"
-        )
+    # Without this entry no logprobs are told, as upstream, whatever top_logprobs says.
     includes_logprobs = "message.output_text.logprobs" in (request.include or ())
-    if request.top_logprobs and not includes_logprobs:
-        raise APIError(
-            f"top_logprobs is {request.top_logprobs} but include has no "
-            "'message.output_text.logprobs'; add it",
-            param="top_logprobs",
-        )
     form = request.form()
     if form is not None and request.structured_outputs:
         raise APIError(
