@@ -51,8 +51,12 @@ def read_adapter(path: str | Path) -> AdapterFiles:
         )
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
-            old = sorted(file.name for file in folder.glob("adapter_model.*"))
+            old = sorted(file.name for file in folder.glob("adapter_model*") if file.name != name)
             hint = f"it has {old[0]}: convert that to safetensors" if old else "is it an adapter?"
+            if name == CONFIG_FILE and old:
+                hint = f"it has {old[0]}: save the config beside it"
+            elif old and old[0].endswith(".safetensors"):
+                hint = f"it has {old[0]}: join the parts in one file"
             raise ValueError(f"the adapter folder {str(folder.absolute())!r} has no {name}; {hint}")
     try:
         return AdapterFiles(*((folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)))

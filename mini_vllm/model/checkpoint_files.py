@@ -177,6 +177,7 @@ def load_tokenizer(folder: str | Path) -> Any:
 
         check_tokenizer_files(Path(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        _check_vocabulary(tokenizer, Path(folder))
         template = read_processor_template(Path(folder))
         tokenizer.chat_template = tokenizer.chat_template or template
         tokenizer.processor_chat_template = template if has_processor(Path(folder)) else None
@@ -186,6 +187,14 @@ def load_tokenizer(folder: str | Path) -> Any:
             f"no tokenizer could be loaded from {folder}: {_describe(error)}; pass "
             "tokenizer=FOLDER, or skip_tokenizer_init=True to work on token ids"
         ) from error
+
+
+def _check_vocabulary(tokenizer: Any, folder: Path) -> None:
+    """Raises ValueError for a tokenizer without a file: by `config.json` the library knows a class,
+    and makes one of no words."""
+    names = sorted(set(tokenizer.vocab_files_names.values()))
+    if names and not any((folder / name).is_file() for name in names):
+        raise ValueError(f"the folder has none of {', '.join(names)}")
 
 
 def has_processor(folder: Path) -> bool:

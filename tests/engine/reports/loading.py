@@ -13,6 +13,7 @@ from typing import Any
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.lora.registry import read_adapter
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
@@ -86,3 +87,24 @@ def template_of(given: dict[str, Any]) -> str:
             (folder / name).write_text(text)
         tools = [{"type": "function", "function": {"name": "f"}}] if given["tools"] else None
         return render_chat(load_tokenizer(folder), [{"role": "user", "content": "Hi"}], tools=tools)
+
+
+def folder_lacks(given: dict[str, Any]) -> str:
+    """What is said of a model's folder, or an adapter's, without some files or with others; the
+    folder is called MODEL."""
+    with tempfile.TemporaryDirectory() as parent:
+        is_adapter = "adapter" in given
+        folder = Path(parent) / "model"
+        source = (
+            bundled.adapter_path(given["adapter"]) if is_adapter else bundled.path("storyteller")
+        )
+        shutil.copytree(source, folder)
+        for name in given.get("without", ()):
+            (folder / name).unlink()
+        for name in given.get("added", ()):
+            (folder / name).write_bytes(b"")
+        try:
+            read_adapter(folder) if is_adapter else load_tokenizer(folder)
+        except ValueError as error:
+            return str(error).replace(str(folder), "MODEL")
+        return ""
