@@ -195,6 +195,7 @@ def _count_http(app: FastAPI, state: ServerState) -> None:
 def _add_answers(app: FastAPI, state: ServerState) -> None:
     """Routes that only tell."""
 
+    @app.head("/health")  # what many monitors send
     @app.get("/health")
     @app.get("/ping")
     @app.post("/ping")
@@ -215,6 +216,7 @@ def _add_answers(app: FastAPI, state: ServerState) -> None:
         text, kind = state.metrics.render()
         return Response(text, headers={"content-type": kind})
 
+    @app.head("/v1/models")
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_model_card(state, name) for name in _names(state)]}
@@ -286,7 +288,10 @@ def _add_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         status = error.status_code
         if status == HTTPStatus.NOT_FOUND:
-            text = f"there is no {request.method} {request.url.path}; see /docs for what there is"
+            # A path with two slashes is that of a client whose base_url ends in one.
+            text = (
+                f"there is no {request.method} {request.scope['path']}; see /docs for what there is"
+            )
         elif status == HTTPStatus.METHOD_NOT_ALLOWED:
             text = f"{request.url.path} does not take {request.method}"
         else:

@@ -76,7 +76,7 @@ async def create_completion(
     lora = state.check_model(request.model)
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
-    if request.suffix is not None:
+    if request.suffix:
         raise APIError("suffix is not supported; leave it out", param="suffix")
     if request.stream and request.use_beam_search:
         raise APIError(

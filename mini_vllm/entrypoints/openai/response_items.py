@@ -12,6 +12,7 @@ Source: vllm/entrypoints/openai/responses/utils.py#L79-L121 (construct_input_mes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from mini_vllm.entrypoints.openai.response_store import ResponseStore
 from mini_vllm.entrypoints.openai.tools import keep_allowed
 from mini_vllm.errors import show
 
+logger = logging.getLogger(__name__)
 Item = dict[str, Any]
 
 
@@ -51,7 +53,8 @@ def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletio
     messages = messages_of(items)
     if request.instructions:
         messages.insert(0, {"role": "system", "content": request.instructions})
-    tools, choice = tools_of(request.tools or [], request.tool_choice)
+    request.tools = functions_of(request.tools or [])
+    tools, choice = tools_of(request.tools, request.tool_choice)
     shared = {name: getattr(request, name) for name in GenerationRequest.model_fields}
     chat = ChatCompletionRequest(
         **shared
@@ -194,6 +197,19 @@ def _text(index: int, item: Item, name: str) -> str:
 
 
 # ---------------------------------------------------------------------- tools
+
+
+def functions_of(tools: Sequence[Item]) -> list[Item]:
+    """The tools that can be offered here. Agents send those of OpenAI's own, and tools without a
+    schema, beside their functions, whatever server they talk to; these are left out, with a line in
+    the log. Where nothing else is asked for they are refused, by :func:`tools_of`."""
+    functions = [tool for tool in tools if tool.get("type") == "function"]
+    others = [tool.get("type") for tool in tools if tool.get("type") != "function"]
+    if not functions or not all(isinstance(kind, str) for kind in others):
+        return list(tools)
+    if others:
+        logger.warning("tools of type %s are left out: only functions are offered", show(others))
+    return functions
 
 
 def tools_of(tools: Sequence[Item], choice: Any) -> tuple[list[dict[str, Any]], Any]:

@@ -309,8 +309,16 @@ def test_a_body_that_is_packed_is_named_as_such(server: Server) -> None:
     assert "content-encoding is 'gzip'" in answer.json()["error"]["message"]
 
 
+def test_monitors_ask_for_the_head_alone(server: Server) -> None:
+    for path in ("/health", "/v1/models"):
+        answer = server.client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_one_error_object_everywhere(server: Server) -> None:
     assert server.client.get("/nothing").json()["error"]["code"] == 404
+    twice = server.client.post(server.url + "//v1/completions", json={}).json()["error"]
+    assert (twice["code"], "POST //v1/completions;" in twice["message"]) == (404, True)
     wrong_way = server.client.get("/v1/completions")
     assert wrong_way.json()["error"]["code"] == 405 and wrong_way.headers["allow"] == "POST"
     big = server.client.post(

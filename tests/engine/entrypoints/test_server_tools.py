@@ -165,6 +165,18 @@ def test_what_a_response_may_call(client: openai.OpenAI, choice: Any, name: str 
     assert answer.parallel_tool_calls is False
 
 
+def test_an_agents_other_tools_are_left_out(client: openai.OpenAI) -> None:
+    others = [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}]
+    ask: Any = ASK | {"tools": [others[0], *ASK["tools"], others[1]]}
+    answer = client.responses.create(tool_choice="required", **ask)
+    assert [tool.type for tool in answer.tools] == ["function"] * len(ASK["tools"])
+    assert shown(answer.output) == shown(
+        client.responses.create(tool_choice="required", **ASK).output
+    )
+    with pytest.raises(openai.BadRequestError, match="no tools of its own"):
+        client.responses.create(**ask | {"tools": others})
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_response_tells_whole_and_streamed_the_same(client: openai.OpenAI, text: str) -> None:
     ask = ASK | {"parallel_tool_calls": True, "max_output_tokens": 150}

@@ -9,7 +9,7 @@ from mini_vllm.engine.chat_template import flatten, render_chat
 from mini_vllm.entrypoints.anthropic.conversation import chat_of
 from mini_vllm.entrypoints.anthropic.protocol import MessagesRequest
 from mini_vllm.entrypoints.openai.required_tools import join_news, parser_of
-from mini_vllm.entrypoints.openai.response_items import messages_of
+from mini_vllm.entrypoints.openai.response_items import functions_of, messages_of
 from mini_vllm.entrypoints.openai.responses import Output
 from mini_vllm.model.checkpoint_files import load_tokenizer
 
@@ -94,3 +94,8 @@ def prompt_of(given: dict[str, Any]) -> str:
     options = {key: given[key] for key in given.keys() - {"messages", "template"}}
     tokenizer = load_tokenizer(bundled.path("storyteller"))
     return render_chat(tokenizer, given["messages"], template=given["template"], **options)
+
+
+def offered(given: dict[str, Any]) -> list[str]:
+    """The types of those of `tools` that /v1/responses goes on with."""
+    return [tool.get("type", "none") for tool in functions_of(given["tools"])]
