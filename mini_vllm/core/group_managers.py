@@ -389,7 +389,7 @@ class StateManager(GroupManager):
         if not self.is_aligned:
             return super().num_wanted_blocks(request_id, num_tokens, hits, num_computed_tokens)
         num_held = len(self.req_to_blocks.get(request_id, ())) + len(hits)
-        num_new = min(cdiv(num_tokens, self.block_size) - num_held, 1)
+        num_new = int(cdiv(num_tokens, self.block_size) > num_held)
         return num_new + self._num_free(hits)
 
     def release_skipped(self, request_id: str, num_computed_tokens: int) -> None:
@@ -418,7 +418,7 @@ class StateManager(GroupManager):
             return super().add_blocks(request_id, num_tokens)
         table = self.req_to_blocks.setdefault(request_id, [])
         num_before, num_required = len(table), cdiv(num_tokens, self.block_size)
-        if num_required == num_before:
+        if num_required <= num_before:
             return []
         if num_before:
             self.last_state[request_id] = num_before - 1

@@ -87,17 +87,38 @@ def test_18_9_a_neighbours_nan_stays_there(subject: Any, hy: Any, foreign: float
 
 
 def test_18_9_dtypes(subject: Any, hy: Any) -> None:
-    """Tails of the cache may be narrow or wide; what comes out is as x is."""
+    """Tails of the cache may be narrow or wide; what comes out is as x is, and as exact."""
     p = Program()
-    for narrow in ("bfloat16", "float64"):
-        x, weight = np.ones((2, 1)), np.ones((1, 3))
+    kinds = [("float32", "bfloat16"), ("float32", "float64"), ("bfloat16", "float32")]
+    for kind, cached in kinds:
+        x, weight = np.array([[1 + 2**-12], [2.0]]), np.ones((1, 3))
         rows = p.new(f"{MIXERS}causal_conv:ConvRows", [2], 3)
-        sent = hy.tensor(p, x, "float32"), hy.tensor(p, weight, "float32")
-        tails = hy.tensor(p, np.ones((1, 2, 1)), narrow)
+        sent = hy.tensor(p, x, kind), hy.tensor(p, weight, kind)
+        tails = hy.tensor(p, np.ones((1, 2, 1)), cached)
         answer = p.call(f"{MIXERS}causal_conv:causal_conv", *sent, None, tails, rows)
         for index in (0, 1):
             p.see(p.call("builtins:str", answer[index].dtype))
-    assert subject.run(p) == ["torch.float32"] * 4
+            p.see(answer[index].double())
+    seen = subject.run(p)
+    assert seen[::2] == [f"torch.{kind}" for kind, _ in kinds for _ in range(2)]
+    for outputs, new in zip(seen[1:8:4], seen[3:8:4], strict=True):
+        near(outputs, [[3 + 2**-12], [4 + 2**-12]], "outputs", 1e-6)
+        near(new, [[[1 + 2**-12], [2.0]]], "new tails", 0)
+
+
+def test_18_9_an_output_of_one_input(subject: Any, hy: Any) -> None:
+    """K is 1: nothing is remembered, and a tail has no row."""
+    p = Program()
+    x, weight, tails = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), [[2.0], [3.0]], (2, 0, 2)
+    rows = p.new(f"{MIXERS}causal_conv:ConvRows", [2, 1], 1)
+    sent = hy.tensor(p, x), hy.tensor(p, np.array(weight))
+    none = p.call("torch:zeros", *tails, dtype=p.name("torch:float64"))
+    answer = p.call(f"{MIXERS}causal_conv:causal_conv", *sent, None, none, rows)
+    p.see(answer[0])
+    p.see(p.call("builtins:list", answer[1].shape))
+    y, shape = subject.run(p)
+    near(y, x * [2.0, 3.0], "outputs")
+    assert shape == [*tails]
 
 
 def test_18_9_one_pass_for_all_requests(subject: Any, hy: Any) -> None:
@@ -299,6 +320,21 @@ def test_18_11_any_heads(subject: Any, hy: Any, seed: int) -> None:
         near(np.nan_to_num(now, nan=7), np.nan_to_num(old, nan=7), "an argument after the call", 0)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
+def test_18_11_in_the_dtype_of_the_arguments(subject: Any, hy: Any, kind: str) -> None:
+    """Latents of a narrow cache give a narrow result."""
+    p = Program()
+    shapes = (2, 3, 6), (2, 5, 6), (3, 7, 4)
+    query, latents, weight = (hy.tensor(p, np.ones(shape), kind) for shape in shapes)
+    counts = p.call("torch:tensor", [5, 1])
+    out = p.call(f"{MIXERS}mla:attend_latent", query, latents, counts, weight, 0.5)
+    p.see(p.call("builtins:str", out.dtype))
+    p.see(out.double())
+    dtype, values = subject.run(p)
+    assert dtype == f"torch.{kind}"
+    near(values, np.full((2, 3, 3), 4.0), "values of ones")
+
+
 def test_18_11_scores_of_any_size(subject: Any, hy: Any) -> None:
     """All visible scores are far below -10,000: what lies behind still counts for nothing."""
     p = Program()
@@ -400,10 +436,25 @@ def test_18_12_lse_is_not_rounded(subject: Any, hy: Any) -> None:
     out = hy.tensor(p, np.ones((1, 1, 1)), "bfloat16")
     lse, sink = (hy.tensor(p, np.array(x), "float32") for x in ([[100.125]], [103.375]))
     p.see(p.call(f"{MIXERS}sinks:add_sink", out, lse, sink).double())
-    p.see(out.double())
-    sunk, before = subject.run(p)
+    for argument in (out, lse, sink):
+        p.see(argument.double())
+    sunk, *after = subject.run(p)
     near(sunk, [[[1 / (1 + np.exp(3.25))]]], "a sink 3.25 above lse", 2e-4)
-    near(before, [[[1.0]]], "out after the call", 0)
+    for now, before in zip(after, ([[[1.0]]], [[100.125]], [103.375]), strict=True):
+        near(now, before, "an argument after the call", 0)
+
+
+def test_18_12_shares_of_narrow_parts_are_not_rounded_first(subject: Any, hy: Any) -> None:
+    """Parts in bfloat16, in which lse of 100.125 and 103.375 would be 100 and 103.5."""
+    p = Program()
+    partial = hy.tensor(p, np.array([[[[0.0], [1.0]]]]), "bfloat16")
+    lse = hy.tensor(p, np.array([[[100.125, 103.375]]]), "float32")
+    merged = p.call(f"{MIXERS}sinks:merge_splits", partial, lse)
+    p.see(merged[0].double())
+    p.see(merged[1].double())
+    out, whole = subject.run(p)
+    near(out, [[[1 / (1 + np.exp(-3.25))]]], "the second part's share", 3e-3)
+    near(whole, [[103.375 + np.log1p(np.exp(-3.25))]], "lse of both parts", 1e-4)
 
 
 def test_18_12_the_dtype_of_out(subject: Any, hy: Any) -> None:

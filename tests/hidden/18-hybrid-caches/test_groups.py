@@ -337,6 +337,21 @@ def test_18_7_a_state_stays_until_the_next_one_is_computed(
     same(subject, reference, p, names)
 
 
+def test_18_7_a_table_that_is_long_enough(subject: Any, hy: Any) -> None:
+    """Slots were asked for beyond the tokens that came: nothing is wanted, appended or noted until
+    the table has to grow."""
+    p = Program()
+    owner = hy.manager(p, {"kind": "mamba", "block_size": 4, "mode": "align"})
+    for num_tokens in (8, 12, 5, 4, 12, 13):
+        p.see(owner.num_wanted_blocks("a", num_tokens, [], 4))
+        p.see(p.call("builtins:len", owner.add_blocks("a", num_tokens)))
+        p.see(owner.last_state.get("a"))
+    p.see_each(owner.req_to_blocks["a"], "block_id")
+    *seen, table = subject.run(p)
+    assert seen == [1, 2, None, 1, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 2]
+    assert table == [0, 1, 2, 3]
+
+
 @many
 @seeds
 def test_18_7_any_hit_of_a_state(subject: Any, reference: Any, hy: Any, seed: int) -> None:

@@ -219,7 +219,6 @@ NONE_YET = {
         "test_16_8_the_time_by_hand",
         "test_16_9_everybody_is_placed",
         "test_18_9_any_batch",
-        "test_18_9_dtypes",
         "test_18_10_any_decodes",
         "test_18_10_any_chunks",
         "test_18_10_a_head_that_forgets_at_once",
