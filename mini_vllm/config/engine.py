@@ -28,8 +28,8 @@ from mini_vllm.config.vllm_names import (
     AS_IT_IS,
     IGNORED,
     SECTION_KEYS,
-    SPELLINGS,
     asks_for_nothing,
+    spelled,
     why_not,
 )
 from mini_vllm.errors import show
@@ -229,7 +229,7 @@ def check_arguments(options: dict[str, Any]) -> None:
         elif key in IGNORED:
             check_as_it_is(key, options.pop(key))
         elif key in known:
-            options[key] = _spelled_here(key, options[key])
+            options[key] = spelled(key, options[key])
         elif not is_near(key, known) and (reason := why_not(key)) is not None:
             if not asks_for_nothing(options.pop(key), AS_IT_IS.get(key, ())):
                 raise ValueError(f"{key} is vLLM's, and not supported: {reason}")
@@ -260,10 +260,6 @@ def check_as_it_is(key: str, value: Any) -> None:
             f"{key} is {show(value)}; it must be {' or '.join(map(repr, legal))}: "
             f"{IGNORED.get(key) or why_not(key)}"
         )
-
-
-def _spelled_here(key: str, value: Any) -> Any:
-    return SPELLINGS.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 
 def is_near(word: str, known: Iterable[str]) -> bool:

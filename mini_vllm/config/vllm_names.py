@@ -45,6 +45,14 @@ def asks_for_nothing(value: Any, as_it_is: Collection[Any] = ()) -> bool:
     return value in (None, False, 0, "", "auto", *as_it_is)
 
 
+def spelled(name: str, value: Any) -> Any:
+    """A value as it is called here: our word for one of vLLM's, and "bfloat16" for `torch.bfloat16`
+    or its text."""
+    if name.endswith("dtype") and str(value).startswith("torch."):
+        value = str(value).removeprefix("torch.")
+    return SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
+
+
 def why_not(name: str) -> str | None:
     """Why an argument, parameter or method of vLLM is not here; None if no reason is given."""
     if name in REFUSED:

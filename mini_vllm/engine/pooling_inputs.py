@@ -17,6 +17,11 @@ from mini_vllm.pooling.config import PoolingArgs
 from mini_vllm.pooling_params import PoolingParams
 
 SIDES = (None, "left", "right")
+AS_IT_IS: dict[str, tuple[Any, ...]] = {
+    "truncation": (False, None, "do_not_truncate"),
+    "padding": (False, None, "do_not_pad"),
+}
+"""Words of transformers that ask for what is so anyway."""
 RESERVED = ("chat_template", "tools", "tokenize")
 
 
@@ -38,12 +43,20 @@ class Tokenization:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Tokenization:
-        """From vLLM's ``tokenization_kwargs``.
+        """From vLLM's ``tokenization_kwargs``, in its words or in those of transformers.
 
         Raises:
-            ValueError: for an option that there is not.
+            ValueError: for an option that there is not, or a length without ``truncation``.
+
+        Source: vllm/renderers/params.py#L236-L272 (TokenizeParams.with_kwargs) @ v0.22.1
         """
         options = dict(options or {})
+        if options.get("truncation") in (True, "longest_first"):
+            del options["truncation"]
+            options["truncate_prompt_tokens"] = options.pop("max_length", -1)
+        for name, neutral in AS_IT_IS.items():
+            if options.get(name, neutral[0]) in neutral:
+                options.pop(name, None)
         for name in options:
             if name not in cls.__dataclass_fields__:
                 raise ValueError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.config.vllm_names import spelled
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf
 from mini_vllm.json_files import read_json
@@ -122,7 +123,7 @@ class ModelArgs:
             mlp_bias=config.get("mlp_bias", False),
             sliding_windows=sliding_windows(config),
             eos_token_ids=_known_ids(_as_list(config.get("eos_token_id")), config["vocab_size"]),
-            dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
+            dtype=spelled("dtype", config.get("dtype") or config.get("torch_dtype") or "float32"),
             hidden_act=config.get("hidden_activation") or config.get("hidden_act") or "silu",
             query_pre_attn_scalar=config.get("query_pre_attn_scalar"),
             local_rope_parameters=local_rope,

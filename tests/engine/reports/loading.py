@@ -7,12 +7,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.engine.pooling_inputs import Tokenization
 from mini_vllm.lora.registry import read_adapter
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
@@ -108,3 +112,24 @@ def folder_lacks(given: dict[str, Any]) -> str:
         except ValueError as error:
             return str(error).replace(str(folder), "MODEL")
         return ""
+
+
+def element_type(given: dict[str, Any]) -> str:
+    """What an argument, by its name in torch if it is called so, or an entry of a file comes to."""
+    try:
+        if "argument" in given:
+            name = given["argument"]
+            value = getattr(torch, name.removeprefix("object torch.")) if "object" in name else name
+            return EngineConfig.from_kwargs("storyteller", dtype=value).model.dtype
+        with checkpoint({"config.json": given["file"]}) as folder:
+            return load_config(folder).dtype
+    except ValueError as error:
+        return str(error)
+
+
+def cut(given: dict[str, Any]) -> dict[str, Any] | str:
+    """How `tokenization_kwargs` cut a text, or the words that refuse them."""
+    try:
+        return {k: v for k, v in asdict(Tokenization.of(given)).items() if v is not None}
+    except ValueError as error:
+        return str(error)
