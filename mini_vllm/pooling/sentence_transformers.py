@@ -144,7 +144,7 @@ def instructions_of(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
     Args:
         entries: of `config.json`, whose ``task_instructions`` come first.
 
-    Source: vllm/entrypoints/pooling/embed/io_processor.py#L259-L287
+    Source: vllm/entrypoints/pooling/embed/io_processor.py#L258-L264
     (EmbedIOProcessor._load_task_instructions) @ v0.22.1
     """
     file = folder / "config_sentence_transformers.json"
