@@ -29,7 +29,7 @@ from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.arg_utils import AsyncEngineArgs
 from mini_vllm.engine.checked_config import load_model_args
 from mini_vllm.engine.clients.dp_process_client import DataParallelProcessClient
-from mini_vllm.engine.clients.loops import do_in
+from mini_vllm.engine.clients.loops import do_in, post_to
 from mini_vllm.engine.clients.messages import EngineCoreOutputs, check_travels
 from mini_vllm.engine.clients.process_client import ProcessClient
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
@@ -468,9 +468,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
         loop = asyncio.get_running_loop()
         if self._handler is None or (self._handler.done() and self._handler.get_loop() != loop):
             self._handler = asyncio.create_task(self._handle_outputs())
-            self.client.on_death(
-                lambda reason: loop.call_soon_threadsafe(self._fail, EngineDeadError(reason))
-            )
+            self.client.on_death(lambda reason: post_to(loop, self._fail, EngineDeadError(reason)))
 
     async def _handle_outputs(self) -> None:
         """Take in what the engine sends, for ever; a failure here reaches every caller.

@@ -89,13 +89,7 @@ class DataParallelProcessClient:
 
     async def get_outputs(self) -> EngineCoreOutputs:
         """What the next step of an engine brings; its figures say which one it was."""
-        loop = asyncio.get_running_loop()
-        self._forget_cancelled()
-        for engine, client in enumerate(self.clients):
-            if engine not in self._reading.values():
-                self._reading[loop.create_task(client.get_outputs())] = engine
-        done, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
-        task = done.pop()  # what else is done is for the next call
+        task = await self._next_read()
         engine = self._reading.pop(task)
         outputs = task.result()
         self.router.finish(o.request_id for o in outputs.outputs if o.finish_reason is not None)
@@ -105,10 +99,24 @@ class DataParallelProcessClient:
             )
         return outputs
 
-    def _forget_cancelled(self) -> None:
-        """Those who read for a loop that has ended were cancelled with it."""
-        for task in [task for task in self._reading if task.cancelled()]:
-            del self._reading[task]
+    async def _next_read(self) -> asyncio.Task[EngineCoreOutputs]:
+        """A read that is done; every engine is being read meanwhile.
+
+        What else is done waits here for the next call, which may come from another loop: such a
+        read is taken as it is, since a task of a closed loop cannot be waited for.
+        """
+        loop = asyncio.get_running_loop()
+        for task in list(self._reading):  # reads of a loop that has ended will bring nothing
+            if task.cancelled() or (not task.done() and task.get_loop() is not loop):
+                del self._reading[task]
+        done = next((task for task in self._reading if task.done()), None)
+        if done is not None:
+            return done
+        for engine, client in enumerate(self.clients):
+            if engine not in self._reading.values():
+                self._reading[loop.create_task(client.get_outputs())] = engine
+        first, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+        return first.pop()
 
     def fail_calls(self, error: Exception) -> None:
         for client in self.clients:

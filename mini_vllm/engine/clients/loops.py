@@ -41,3 +41,12 @@ def do_in(loop: asyncio.AbstractEventLoop | None, act: Callable[[], object]) -> 
 
     loop.call_soon_threadsafe(act_there)
     done.wait(PATIENCE)
+
+
+def post_to(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *args: object) -> None:
+    """Have ``act(*args)`` called in ``loop``, from any thread, without waiting for it.
+
+    Nothing is called where the loop is closed: its readers have ended with it.
+    """
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(act, *args)

@@ -13,7 +13,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from mini_vllm.distributed.dp_router import DPRouter
 from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.clients.dp_process_client import DataParallelProcessClient
+from mini_vllm.engine.clients.loops import post_to
 from mini_vllm.engine.clients.messages import EngineCoreOutputs, EngineInfo, MessageKind, encode
 from mini_vllm.engine.clients.process_client import ProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError
@@ -119,3 +122,64 @@ def test_others_have_a_turn_though_ever_more_steps_wait(client: Client) -> None:
 def test_a_pause_of_another_kind_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ValueError, match="mode is 'now'; it must be 'abort', 'wait' or 'keep'"):
         asyncio.run(AsyncLLM.pause_generation(object(), mode="now"))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- one loop after another
+class OneMessage:
+    """An engine of several that says one thing at once, and then nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.messages = [EngineCoreOutputs([SimpleNamespace(request_id=name, finish_reason=None)])]  # type: ignore[list-item]
+
+    async def get_outputs(self) -> EngineCoreOutputs:
+        if not self.messages:
+            await asyncio.Event().wait()
+        return self.messages.pop()
+
+
+def several(*engines: OneMessage) -> DataParallelProcessClient:
+    client = object.__new__(DataParallelProcessClient)
+    client.router, client.clients, client._reading = DPRouter(len(engines)), list(engines), {}  # type: ignore[arg-type]
+    return client
+
+
+def test_what_came_as_a_loop_ended_is_for_the_next_loop() -> None:
+    client = several(OneMessage("a"), OneMessage("b"))
+    found = [asyncio.run(client.get_outputs()).outputs[0].request_id for _ in range(2)]
+    assert sorted(found) == ["a", "b"]
+    assert len(client._reading) == 0
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_read_of_a_loop_that_was_left_is_begun_again(is_closed: bool) -> None:
+    """`run_until_complete` cancels nothing, as `asyncio.run` does."""
+    client = several(OneMessage("a"), OneMessage("b"))
+    loop = asyncio.new_event_loop()
+    for _ in range(2):
+        loop.run_until_complete(client.get_outputs())
+    with pytest.raises(TimeoutError):
+        loop.run_until_complete(asyncio.wait_for(client.get_outputs(), 0.01))
+    left = list(client._reading)
+    if is_closed:
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    client.clients[1] = OneMessage("later")  # type: ignore[call-overload]
+    answer = asyncio.run(client.get_outputs())
+    assert answer.outputs[0].request_id == "later"
+    if not is_closed:
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def test_a_closed_loop_is_told_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    heard: list[str] = []
+    post_to(loop, heard.append, "open")
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    post_to(loop, heard.append, "closed")
+    assert heard == ["open"]
