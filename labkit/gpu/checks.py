@@ -105,6 +105,59 @@ def fused_layers_equal_plain_torch(device: str) -> str:
     return f"largest relative error {max(errors):.1e}"
 
 
+def one_launch_equals_three(device: str) -> str:
+    """Norm, rotation and store of a layer of Qwen3 at once, against the three kernels: queries and
+    pages, in each dtype. Two of six tokens have no slot."""
+    from types import SimpleNamespace
+
+    from mini_vllm.attention.triton_backend import TritonAttention
+    from mini_vllm.model import fused_qkv
+    from mini_vllm.model.qwen3 import Qwen3Attention
+
+    errors = []
+    for dtype in list(BOUNDS)[: None if device == "cuda" else 2]:
+        torch.manual_seed(5)
+        attn = Qwen3Attention.__new__(Qwen3Attention)
+        torch.nn.Module.__init__(attn)
+        attn.num_heads, attn.num_kv_heads, attn.qk_eps = 16, 8, 1e-6
+        weights = torch.randn(2, 64).to(device, dtype)
+        attn.qk_weight = weights.repeat_interleave(torch.tensor([16, 8], device=device), 0)
+        angles = torch.randn(6, 1, 32)
+        rope = tuple(torch.cat(pair, -1).to(device, dtype) for pair in
+                     ([angles.cos()] * 2, [-angles.sin(), angles.sin()]))  # fmt: skip
+        heads = torch.randn(6, 32, 64).to(device, dtype)
+        step: Any = SimpleNamespace(
+            slot_mapping=torch.tensor([17, -1, 3, 40, -1, 0], device=device)
+        )
+        results: list[Any] = []
+        for backend in (TritonAttention(), SimpleNamespace(store=TritonAttention().store)):
+            attn.backend = backend
+            refused = fused_qkv.reasons_for_three_steps(attn, heads, rope)
+            assert bool(refused) == bool(results), refused
+            pages = torch.zeros(2, 3, 16, 8, 64, device=device, dtype=dtype)
+            results.append((attn.turn_and_store(heads.clone(), rope, pages, step), pages))
+        for what, ours, right in zip(("queries", "pages"), *results, strict=True):
+            errors.append(expect_close(f"{what}, {dtype}", ours, right))
+    return f"largest relative error {max(errors):.1e}"
+
+
+def few_tokens_equal_plain_torch(device: str) -> str:
+    """The product of one to four tokens, which the engine takes with MINI_VLLM_GEMV=1 alone."""
+    from mini_vllm.kernels import products
+
+    errors = []
+    for dtype in (torch.float16, torch.bfloat16)[: None if device == "cuda" else 1]:
+        for tokens in (1, 2, 3, 4):
+            torch.manual_seed(tokens)
+            x, weight = torch.randn(tokens, 300).to(dtype), torch.randn(130, 300).to(dtype)
+            assert products.takes_gemv(x, weight, None)
+            ours = products.gemv(x.to(device), weight.to(device))
+            errors.append(
+                expect_close(f"{tokens} tokens, {dtype}", ours, x.float() @ weight.float().T)
+            )
+    return f"largest relative error {max(errors):.1e}"
+
+
 def experts_equal_plain_torch(device: str) -> str:
     """A layer's experts by the kernel, in each dtype, against rows sorted for plain torch."""
     from mini_vllm.model.layers import PLAIN
@@ -292,6 +345,8 @@ CHECKS: dict[str, Callable[[str], str]] = {
         the_engine_uses_the_kernels,
         attention_equals_plain_torch,
         fused_layers_equal_plain_torch,
+        one_launch_equals_three,
+        few_tokens_equal_plain_torch,
         experts_equal_plain_torch,
         states_equal_plain_torch,
         latents_equal_plain_torch,

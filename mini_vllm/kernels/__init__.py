@@ -3,15 +3,20 @@
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
+    qkv.py         how the kernel of `qk_norm_rope_store.py` is launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
     judging.py     how the kernel of `kernels/rejection.py` is launched
     sampling.py    how the kernels of `kernels/sampling_kernels.py` are launched
     experts.py     how the kernel of `kernels/grouped_gemm.py` is launched
     mixers.py      how the kernels of `gdn_decode.py` and `mla_decode.py` are launched
+    products.py    how the kernels of `dense_gemm.py` and `gemv.py` are launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
+    qk_norm_rope_store.py  norm, rotation and store of a step in one launch
     bitmask.py     the mask of structured output
     rejection.py   the judge of drafts
     sampling_kernels.py  the plain sampler
+    dense_gemm.py  the product in tiles
+    gemv.py        the product of few tokens
     grouped_gemm.py  the products of experts
     gdn_decode.py  the gated delta rule of one token a request
     mla_decode.py  attention of one token a request over latents
@@ -33,6 +38,9 @@ from mini_vllm.platforms import platform_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton runs kernels on the CPU, slowly, one program after another."""
+USES_GEMV = os.environ.get("MINI_VLLM_GEMV") == "1"
+"""Whether products of few tokens are `gemv.py`'s where kernels run. Not by itself: no GPU has shown
+yet that it is faster than torch's product there; `gpu-report --part roofline` measures both."""
 
 
 def can_launch(tensor: Tensor) -> bool:

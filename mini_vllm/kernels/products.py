@@ -1,7 +1,9 @@
-"""How the kernel of `kernels/dense_gemm.py` is launched, and the least work it can do."""
+"""How the kernels of `kernels/dense_gemm.py` and `kernels/gemv.py` are launched, and the least work
+they can do."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mini_vllm.kernels.attention import MIN_DOT
@@ -51,4 +53,71 @@ GEMM = KernelSpec(
     outputs=("output",),
 )
 
-SPECS = (GEMM,)
+
+# ---------------------------------------------------------------- gemv
+FEW_TOKENS = 4
+
+
+def plan_gemv(x: Tensor, weight: Tensor, output: Tensor) -> list[Launch]:
+    """As `plan_gemm`, for 1 to `FEW_TOKENS` tokens.
+
+    A program has 8 rows, or 16 where that still gives every processor several programs. A tile is
+    8,192 numbers of the weight, 16 KB on their way; half of that for more than two tokens, each of
+    which has a sum for every number of a tile.
+    """
+    rows, columns = weight.shape
+    row_tile = 8 if rows < 4096 else 16
+    numbers = 8192 if len(x) <= 2 else 4096
+    launch = Launch(
+        "gemv_kernel",
+        grid=(-(-rows // row_tile),),
+        args={
+            "output_ptr": output,
+            "x_ptr": x,
+            "weight_ptr": weight,
+            "num_tokens": len(x),
+            "x_stride": x.stride(0),
+        },
+        constexprs={
+            "N": rows,
+            "K": columns,
+            "TOKEN_TILE": next_power_of_2(len(x)),
+            "ROW_TILE": row_tile,
+            "COLUMN_TILE": min(numbers // row_tile, next_power_of_2(columns)),
+        },
+        num_warps=8,
+    )
+    return [launch]
+
+
+GEMV = KernelSpec(
+    name="gemv",
+    module="mini_vllm.kernels.gemv",
+    kernels=("gemv_kernel",),
+    plan=plan_gemv,
+    work=work_gemm,
+    outputs=("output",),
+)
+
+SPECS = (GEMM, GEMV)
+
+
+# ---------------------------------------------------------------- for the engine
+def takes_gemv(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a product is one that `gemv` makes: of `x` `[T, K]` with few tokens, in half
+    precision, with a weight `[N, K]` of its dtype, and nothing to add."""
+    return (
+        bias is None
+        and 1 <= len(x) <= FEW_TOKENS
+        and x.itemsize == 2
+        and x.dtype == weight.dtype
+        and x.stride(1) == 1
+        and weight.is_contiguous()
+    )
+
+
+def gemv(x: Tensor, weight: Tensor) -> Tensor:
+    """`x` `[T, K]` times `weight` `[N, K]`: `[T, N]`. The sum is float32, and rounded once."""
+    output = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
+    GEMV.run(x=x, weight=weight, output=output)
+    return output

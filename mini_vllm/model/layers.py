@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV
-from mini_vllm.kernels import can_launch, native
+from mini_vllm.kernels import USES_GEMV, can_launch, native
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
 from mini_vllm.model.layout import (
     SINGLE,
@@ -307,6 +307,11 @@ class UnquantizedLinearMethod:
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         weight: Tensor | None = layer.weight
+        if USES_GEMV and can_launch(x):
+            from mini_vllm.kernels import products
+
+            if weight is not None and products.takes_gemv(x, weight, bias):
+                return products.gemv(x, weight)
         has_rival = x.dtype == torch.float32 and not native.has_narrow_mkl()
         is_ours = weight is None or len(x) <= native.FEW_TOKENS or not has_rival
         if layer.blocks is not None and is_ours and native.can_run(x):

@@ -38,8 +38,9 @@ from mini_vllm.model.rope import RotaryEmbedding, apply_rope
 class LlamaAttention(nn.Module):
     """Grouped-query attention over the paged cache, with one matrix for q, k and v."""
 
-    is_one_call = True  # `narrow.LayerCall` knows it; each class says so for itself
+    is_one_call = True  # `narrow` and `fused_qkv` know it; each class says so for itself
     qk_weight: Tensor | None = None  # of a norm of each head `[Hq + Hkv, D]`
+    qk_eps = 0.0  # of that norm
 
     def __init__(self, args: ModelArgs, build: Build, window: int | None, prefix: str) -> None:
         super().__init__()
@@ -78,13 +79,30 @@ class LlamaAttention(nn.Module):
         self, x: Tensor, rope: tuple[Tensor, Tensor], kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
         heads = self.qkv_proj(x).view(len(x), -1, self.head_dim)
+        query = self.turn_and_store(heads, rope, kv_cache, metadata)
+        out = self.backend.forward(query, kv_cache, metadata, self.scale, self.window)
+        return self.o_proj(out.flatten(1))
+
+    def turn_and_store(
+        self,
+        heads: Tensor,
+        rope: tuple[Tensor, Tensor],
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """The queries `[T, Hq, D]` of `heads` `[T, Hq + 2 Hkv, D]`, normed and turned; keys and
+        values go to their slots. `heads` may be overwritten."""
+        if can_launch(heads):
+            from mini_vllm.model import fused_qkv
+
+            if not fused_qkv.reasons_for_three_steps(self, heads, rope):
+                return fused_qkv.norm_rope_store(self, heads, rope, kv_cache, metadata)
         num_qk = self.num_heads + self.num_kv_heads
         qk, value = heads.split([num_qk, self.num_kv_heads], dim=1)
         qk = apply_rope(self.norm_qk(qk), *rope)
         query, key = qk.split([self.num_heads, self.num_kv_heads], dim=1)
         self.backend.store(key, value, kv_cache, metadata.slot_mapping)
-        out = self.backend.forward(query, kv_cache, metadata, self.scale, self.window)
-        return self.o_proj(out.flatten(1))
+        return query
 
 
 class DecoderLayer(nn.Module):

@@ -18,6 +18,7 @@ class Qwen3Attention(LlamaAttention):
 
     def __init__(self, args: ModelArgs, build: Build, window: int | None, prefix: str) -> None:
         super().__init__(args, build, window, prefix)
+        self.qk_eps = args.rms_norm_eps
         self.q_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
 
@@ -28,7 +29,7 @@ class Qwen3Attention(LlamaAttention):
 
     def norm_qk(self, qk: Tensor) -> Tensor:
         """Normalise each head on its own; queries and keys have different weights."""
-        return rms_norm(qk, self.qk_weight, self.q_norm.eps)
+        return rms_norm(qk, self.qk_weight, self.qk_eps)
 
 
 class Qwen3ForCausalLM(LlamaForCausalLM):

@@ -7,12 +7,13 @@
     decode.py      for the decode kernels, and
     prefill.py     for the prefill kernel, all of `attention/triton_paged.py`
     pointwise.py   for the kernels of `kernels/fused.py`
+    qkv.py         for the kernel of `kernels/qk_norm_rope_store.py`
     masking.py     for the kernel of `kernels/bitmask.py`
     judging.py     for the kernel of `kernels/rejection.py`
     sampling.py    for the kernels of `kernels/sampling_kernels.py`
     lora.py        for the kernels of `lora/triton_ops.py`
     experts.py     for the kernel of `kernels/grouped_gemm.py`
-    products.py    for the kernel of `kernels/dense_gemm.py`
+    products.py    for the kernels of `kernels/dense_gemm.py` and `kernels/gemv.py`
     mixers.py      for the kernels of `kernels/gdn_decode.py` and `kernels/mla_decode.py`
     quantized.py   for the kernels of `kernels/quantized_kernels.py`
     rules.py       what the tensors of a case obey
@@ -37,6 +38,7 @@ from labkit.kernels.cases.mixers import CASES as MIXER_CASES
 from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
 from labkit.kernels.cases.prefill import CASES as PREFILL_CASES
 from labkit.kernels.cases.products import CASES as PRODUCT_CASES
+from labkit.kernels.cases.qkv import CASES as QKV_CASES
 from labkit.kernels.cases.quantized import CASES as QUANTIZED_CASES
 from labkit.kernels.cases.sampling import CASES as SAMPLING_CASES
 from labkit.kernels.cases.storing import CASES as STORING_CASES
@@ -49,6 +51,7 @@ from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.mixers import SPECS as MIXER_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
+from mini_vllm.kernels.qkv import SPECS as QKV_SPECS
 from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
 from mini_vllm.kernels.sampling import SPECS as SAMPLING_SPECS
 
@@ -57,6 +60,7 @@ SPECS: dict[str, KernelSpec] = {
     for specs in (
         ATTENTION_SPECS,
         POINTWISE_SPECS,
+        QKV_SPECS,
         PRODUCT_SPECS,
         QUANTIZED_SPECS,
         LORA_SPECS,
@@ -73,6 +77,7 @@ CASES = {
     **DECODE_CASES,
     **PREFILL_CASES,
     **POINTWISE_CASES,
+    **QKV_CASES,
     **PRODUCT_CASES,
     **QUANTIZED_CASES,
     **LORA_CASES,

@@ -131,6 +131,23 @@ def rope(tokens: int) -> Callable[..., dict[str, Any]]:
     return make
 
 
+def qkv(tokens: int) -> Callable[..., dict[str, Any]]:
+    """Norm, rotation and store of a layer, all tokens with a slot."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        stored, turned = store_kv(tokens)(generator, device), rope(tokens)(generator, device)
+        return dict(
+            qkv=_normal(generator, device, tokens, HEADS + 2 * KV_HEADS, DIM),
+            query_weight=_normal(generator, device, DIM),
+            key_weight=_normal(generator, device, DIM),
+            eps=1e-6,
+            **{name: turned[name] for name in ("cos", "sin")},
+            **{name: stored[name] for name in ("key_cache", "value_cache", "slot_mapping")},
+        )
+
+    return make
+
+
 def silu(tokens: int) -> Callable[..., dict[str, Any]]:
     def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
         gate_up = _normal(generator, device, tokens, 2 * INTERMEDIATE)
@@ -204,6 +221,19 @@ def dense(tokens: int) -> Callable[..., dict[str, Any]]:
             x=_normal(generator, device, tokens, HIDDEN),
             weight=_normal(generator, device, 2 * INTERMEDIATE, HIDDEN),
             output=torch.empty(tokens, 2 * INTERMEDIATE, dtype=DTYPE, device=device),
+        )
+
+    return make
+
+
+def few(tokens: int, rows: int, columns: int) -> Callable[..., dict[str, Any]]:
+    """A product of a decode step of few requests."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        return dict(
+            x=_normal(generator, device, tokens, columns),
+            weight=_normal(generator, device, rows, columns),
+            output=torch.empty(tokens, rows, dtype=DTYPE, device=device),
         )
 
     return make
@@ -398,11 +428,17 @@ LARGE = (
     Large("paged_prefill", "4 requests of 4,096 tokens", prefill(4, 4096)),
     Large("rms_norm", "16,384 tokens, with residual", norm(16384)),
     Large("rope", "16,384 tokens", rope(16384)),
+    Large("qk_norm_rope_store", "256 tokens", qkv(256), target=0.25),
+    Large("qk_norm_rope_store", "16,384 tokens", qkv(16384), target=0.75),
     Large("silu_mul", "16,384 tokens", silu(16384)),
     Large("apply_token_bitmask", "64 rows of 151,936 tokens", masked(64)),
     Large("per_token_quant_int8", "16,384 tokens", per_token(16384)),
     Large("gemm", "16 tokens", dense(16)),
     Large("gemm", "2,048 tokens", dense(2048)),
+    Large("gemv", "1 token, gate and up", few(1, 2 * INTERMEDIATE, HIDDEN), target=0.7),
+    Large("gemv", "1 token, down", few(1, HIDDEN, INTERMEDIATE), target=0.5),
+    Large("gemv", "1 token, head of 151,936 rows", few(1, 151_936, HIDDEN), target=0.9),
+    Large("gemv", "4 tokens, gate and up", few(4, 2 * INTERMEDIATE, HIDDEN), target=0.6),
     Large("w8a8_gemm", "16 tokens", w8a8(16)),
     Large("w8a8_gemm", "2,048 tokens", w8a8(2048)),
     Large("w4a16_gemm", "1 token", w4a16(1)),

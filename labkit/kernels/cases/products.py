@@ -1,4 +1,4 @@
-"""Cases for the product in tiles: sides that end inside one, long sums, vast and tiny numbers."""
+"""Cases for the plain products: sides that end inside a tile, long sums, vast and tiny numbers."""
 
 from __future__ import annotations
 
@@ -81,4 +81,40 @@ GEMM = (
     ),
 )  # fmt: skip
 
-CASES = {"gemm": GEMM}
+GEMV = (
+    Case("one", "one token, two rows, three columns", "float32", dense(1, 2, 3, strided=False)),
+    Case("one-row", "one row of 64", "float16", dense(3, 1, 64)),
+    Case("tile", "exactly one tile", "float32", dense(2, 8, 1024)),
+    Case("over", "one more than a tile in every direction", "float32", dense(3, 9, 513)),
+    Case("four", "4 tokens, 67 rows of 101", "float16", dense(4, 67, 101)),
+    Case("rows", "4,100 rows: tiles of 16", "bfloat16", dense(2, 4100, 40)),
+    Case("narrow", "tiles of 32 columns", "bfloat16", dense(4, 50, 100, COLUMN_TILE=32)),
+    Case("nan", "NaN in x and in the weight", "float32", dense(2, 20, 70, spoilt=torch.nan)),
+    Case("inf", "infinity in x and in the weight", "float16",
+         dense(3, 20, 70, spoilt=torch.inf)),
+    Case("vast", "numbers beyond float16, weights below it", "bfloat16",
+         dense(3, 120, 70, size=1 / VAST)),
+    Case("tiny", "numbers below float16, weights beyond it", "bfloat16",
+         dense(3, 120, 70, size=VAST)),
+    Case("long", "2,100 columns", "bfloat16", dense(4, 133, 2100)),
+    Case("long-half", "3,072 columns", "float16", dense(1, 300, 3072)),
+    Case("longer", "70,000 columns", "float32", dense(2, 3, 70_000)),
+    Case("sliced", "x is a slice of a wider matrix", "float16", dense(3, 90, 70)),
+    Case("far", "tokens 2^30 elements apart", "bfloat16", dense(4, 80, 48, far=True)),
+    Case("long-weight", "a weight of more than 2^32 numbers", "bfloat16",
+         at_the_ends(2**22, dense(1, 25, 1024), ("weight",), axis=1, program=16, grid_axis=0)),
+    Case("traffic", "one token, 128 rows of 1024", "bfloat16",
+         dense(1, 128, 1024, strided=False), graded=True),
+    Case("traffic-4", "4 tokens, 128 rows of 1024", "bfloat16",
+         dense(4, 128, 1024, strided=False), graded=True),
+    *mixed(
+        dense,
+        tokens={"one token": 1, "2 tokens": 2, "3 tokens": 3},
+        rows={"64 rows": 64, "67 rows": 67, "130 rows": 130, "7 rows": 7, "6 rows": 6,
+              "8 rows": 8},
+        columns={"64 columns": 64, "101 columns": 101, "90 columns": 90},
+        strided={"a slice": True, "contiguous": False},
+    ),
+)  # fmt: skip
+
+CASES = {"gemm": GEMM, "gemv": GEMV}

@@ -182,18 +182,21 @@ def at_the_ends(
     make: Callable[[Draw, torch.dtype], Setup],
     names: Sequence[str],
     axis: int,
+    program: int = PROGRAM,
+    grid_axis: int | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """The tokens of a product (`axis` 0), or the rows of its weight (1), at both ends of so many
     that the results, or the weights, are more than 2^32 numbers. Only the first and the last
     program along that axis run; along the other there is one, so that a kernel which numbers its
     tiles in another order still works on these. `names`: the tensors with a row for each.
+    `program`: how many a program has; `grid_axis`: along which axis of the grid, if not `axis`.
     """
 
     def spread(draw: Draw, dtype: torch.dtype) -> Setup:
         problem, rules = make(draw, dtype)
-        rest = len(problem[names[0]]) - PROGRAM  # of the last program
-        count = (many // PROGRAM + 1) * PROGRAM + rest
-        rows = [*range(PROGRAM), *range(count - rest, count)]
+        rest = len(problem[names[0]]) - program  # of the last program
+        count = (many // program + 1) * program + rest
+        rows = [*range(program), *range(count - rest, count)]
         mine = torch.zeros(count, dtype=torch.bool)
         mine[rows] = True
         tensors = dict(rules.tensors)
@@ -210,7 +213,10 @@ def at_the_ends(
         flags = mine[:, None] if axis == 0 else mine[None]
         tensors["output"] = replace(rules.rule("output"), writable=flags, required=flags)
         return problem, CaseRules(
-            tensors, programs=(0, count // PROGRAM), axis=axis, program_rows=tuple(rows)
+            tensors,
+            programs=(0, count // program),
+            axis=axis if grid_axis is None else grid_axis,
+            program_rows=tuple(rows),
         )
 
     return spread

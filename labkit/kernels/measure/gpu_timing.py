@@ -140,7 +140,10 @@ def launcher(spec: KernelSpec, kernels: Any, problem: Mapping[str, Any]) -> Call
 
 
 def baselines(spec: KernelSpec, sets: list[dict[str, Any]]) -> dict[str, list[Callable[[], None]]]:
-    """What torch has for the same problem: attention over contiguous keys for a prefill."""
+    """What torch has for the same problem: its product, and attention over contiguous keys for a
+    prefill."""
+    if spec.name in ("gemm", "gemv"):
+        return {"torch": [multiply(problem) for problem in sets]}
     if spec.name != "paged_prefill":
         return {}
     from torch.nn.functional import scaled_dot_product_attention
@@ -163,6 +166,17 @@ def baselines(spec: KernelSpec, sets: list[dict[str, Any]]) -> dict[str, list[Ca
         return launch
 
     return {"torch": [attend(problem) for problem in sets]}
+
+
+def multiply(problem: Mapping[str, Any]) -> Callable[[], None]:
+    """The library's product of a problem, into an output of its own."""
+    x, weight = problem["x"], problem["weight"].T
+    output = torch.empty_like(problem["output"])
+
+    def launch() -> None:
+        torch.matmul(x, weight, out=output)
+
+    return launch
 
 
 def timing_row(

@@ -263,6 +263,66 @@ LAYER_BUGS = (
         "    tl.store(second_ptr - 1, first * 0.5, mask=in_tile & (pair[None, :] > 0))\n"
         "    tl.store(first_ptr, first", "duplicate_store", "head",
     ),
+    # ------------------------------------------------------------ qk_norm_rope_store
+    Bug(
+        "qk_norm_rope_store", "values are turned as keys are",
+        "tl.where(turns, (a * cos - b * sin).to(first.dtype), first)",
+        "(a * cos - b * sin).to(first.dtype)", "values", "two",
+    ),
+    Bug(
+        "qk_norm_rope_store", "a token without a slot is stored",
+        "tl.where(slot >= 0, NUM_HEADS + 2 * NUM_KV_HEADS, NUM_HEADS)",
+        "NUM_HEADS + 2 * NUM_KV_HEADS", "oob", "padding",
+    ),
+    Bug(
+        "qk_norm_rope_store", "a token without a slot keeps its queries as they were",
+        "_store(row_ptr, pair, first, is_query, in_half)",
+        "_store(row_ptr, pair, first, is_query & (slot + head >= head), in_half)",
+        "coverage", "padding",
+    ),
+    Bug(
+        "qk_norm_rope_store", "eps is left out", "squares / HEAD_DIM + eps", "squares / HEAD_DIM",
+        "values", "eps",
+    ),
+    Bug(
+        "qk_norm_rope_store", "the mean is one of the features that turn",
+        "squares / HEAD_DIM", "squares / ROTARY_DIM", "values", "partial",
+    ),
+    Bug(
+        "qk_norm_rope_store", "what does not turn is not in the mean",
+        " + tl.sum(_square(c), axis=1)", "", "values", "partial",
+    ),
+    Bug(
+        "qk_norm_rope_store", "keys have the weight of queries",
+        "tl.where(is_query[:, None], query_weight[None, :], key_weight[None, :])",
+        "query_weight[None, :]", "values", "two",
+    ),
+    Bug(
+        "qk_norm_rope_store", "the first half's sin is taken, whose sign is the other",
+        "token * ROTARY_DIM + ROTARY_DIM // 2 + pair", "token * ROTARY_DIM + pair",
+        "values", "two",
+    ),
+    Bug(
+        "qk_norm_rope_store", "the second half turns with what the first has become",
+        "(b * cos + a * sin)", "(b * cos + first.to(tl.float32) * sin)", "values", "two",
+    ),
+    Bug(
+        "qk_norm_rope_store", "the normalised row is not rounded before its weight",
+        "(x.to(tl.float32) * scale).to(x.dtype).to(tl.float32)", "x.to(tl.float32) * scale",
+        "values", "model",
+    ),
+    Bug(
+        "qk_norm_rope_store", "the features that do not turn are not stored",
+        "    _store(key_ptr, rest, tail, is_key, in_rest)\n", "", "coverage", "partial",
+    ),
+    Bug(
+        "qk_norm_rope_store", "a slot's address is computed in 32 bits",
+        "slot * NUM_KV_HEADS", "slot.to(tl.int32) * NUM_KV_HEADS", "overflow", "big-cache",
+    ),
+    Bug(
+        "qk_norm_rope_store", "a token's address is computed in 32 bits",
+        "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", "oob", "far",
+    ),
     # ------------------------------------------------------------ silu_mul
     Bug(
         "silu_mul", "the gate is not squashed", "gate / (1.0 + tl.exp(-gate)) * up", "gate * up",

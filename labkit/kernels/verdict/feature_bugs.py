@@ -80,6 +80,41 @@ FEATURE_BUGS = (
         "gemm", "only the first tile of columns is added", "range(0, K, COLUMN_TILE)",
         "range(0, COLUMN_TILE, COLUMN_TILE)", "values", "over",
     ),
+    # ------------------------------------------------------------ gemv
+    Bug(
+        "gemv", "only the last tile of columns counts", "total += ", "total = ", "values", "long",
+    ),
+    Bug(
+        "gemv", "the sum is kept in half precision",
+        "total += x.to(tl.float32) * weight.to(tl.float32)",
+        "total = (total + x.to(tl.float32) * weight.to(tl.float32)).to(x.dtype).to(tl.float32)",
+        "values", "long",
+    ),
+    Bug(
+        "gemv", "products are rounded to the dtype of x",
+        "x.to(tl.float32) * weight.to(tl.float32)", "(x * weight).to(tl.float32)",
+        "values", "four",
+    ),
+    Bug(
+        "gemv", "columns behind the last are taken along", "mask=is_token & inside",
+        "mask=is_token & (column >= 0)", "oob", "one",
+    ),
+    Bug(
+        "gemv", "the tokens' stride is taken for K", "token * x_stride", "token * K", "values",
+        "tile",
+    ),
+    Bug(
+        "gemv", "rows behind the last are written", "& (row < N)[None, :]", "& (row >= 0)[None, :]",
+        "race", "four",
+    ),
+    Bug(
+        "gemv", "a row's address is computed in 32 bits", "[None, :, None].to(tl.int64)",
+        "[None, :, None]", "overflow", "long-weight",
+    ),
+    Bug(
+        "gemv", "a last tile of columns that is not full is left out", "range(0, K, COLUMN_TILE)",
+        "range(0, K // COLUMN_TILE * COLUMN_TILE, COLUMN_TILE)", "values", "over",
+    ),
     # ------------------------------------------------------------ w8a8_gemm
     Bug(
         "w8a8_gemm", "the sum is kept in half precision", "total.to(tl.float32) * x_scale",

@@ -115,12 +115,12 @@ def split_decode(problem: Problem) -> dict[str, Tensor]:
     return {"joined partial": output, "output": output, "joined lse": mass}
 
 
-def store_kv(problem: Problem) -> dict[str, Tensor]:
+def store_kv(problem: Problem, names: Sequence[str] = ("key", "value")) -> dict[str, Tensor]:
     """Row t goes to slot_mapping[t]; a big cache is given as its new rows only, by slot."""
     tokens = (problem["slot_mapping"] >= 0).nonzero().flatten()
     slots, order = problem["slot_mapping"][tokens].sort()
     result = {}
-    for name in ("key", "value"):
+    for name in names:
         cache, rows = problem[f"{name}_cache"], problem[name][tokens]
         if cache.numel() > COMPACT_ABOVE:
             result[f"{name}_cache"] = rows[order].flatten()
@@ -161,6 +161,35 @@ def rope(problem: Problem) -> dict[str, Tensor]:
 def silu_mul(problem: Problem) -> dict[str, Tensor]:
     gate, up = problem["gate_up"].double().chunk(2, dim=-1)
     return {"output": gate * gate.sigmoid() * up}
+
+
+def qk_norm_rope_store(problem: Problem) -> dict[str, Tensor]:
+    """Queries and keys normalised if there is a weight, then turned in their first features; keys
+    and values in their slots. What the norm gives is rounded, its weighted row too.
+
+    A big cache is given as its new rows only, by slot.
+    """
+    x, turning, kv_heads = problem["qkv"], problem["cos"].shape[-1], problem["key_cache"].shape[2]
+    num_heads = x.shape[1] - 2 * kv_heads
+    rows, value = x.split([num_heads + kv_heads, kv_heads], dim=1)
+    if problem["query_weight"] is not None:
+        is_query = torch.arange(num_heads + kv_heads)[:, None] < num_heads
+        weight = torch.where(is_query, problem["query_weight"], problem["key_weight"])
+        mean_square = rows.double().square().mean(-1, keepdim=True)
+        rows = (rows.double() / (mean_square + problem["eps"]).sqrt()).to(x.dtype)
+        rows = (rows.double() * weight.double()).to(x.dtype)
+    turned = rope({**problem, "x": rows[..., :turning]})["x"]
+    turned = torch.cat((turned, rows[..., turning:].double()), -1)
+    query, key = turned.split([num_heads, kv_heads], dim=1)
+    result = {"qkv": torch.cat((query, x[:, num_heads:].double()), 1)}
+    for name, new in (("key", key), ("value", value)):
+        cache = problem[f"{name}_cache"]
+        if name == "value" or cache.dtype != x.dtype:
+            new = new.to(x.dtype).to(cache.dtype)
+        if cache.numel() <= COMPACT_ABOVE:
+            cache = cache.to(new.dtype)
+        result |= store_kv({**problem, name: new, f"{name}_cache": cache}, (name,))
+    return result
 
 
 def apply_token_bitmask(problem: Problem) -> dict[str, Tensor]:
@@ -404,9 +433,11 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "rms_norm": rms_norm,
     "rope": rope,
     "silu_mul": silu_mul,
+    "qk_norm_rope_store": qk_norm_rope_store,
     "apply_token_bitmask": apply_token_bitmask,
     "per_token_quant_int8": per_token_quant_int8,
     "gemm": gemm,
+    "gemv": gemm,
     "w8a8_gemm": w8a8_gemm,
     "w4a16_gemm": w4a16_gemm,
     "store_kv_int8": store_kv_int8,

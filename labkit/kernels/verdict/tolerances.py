@@ -99,7 +99,7 @@ def bound(spec: str, dtype: str, output: str = "") -> Bound:
         return INT8_PAGES[dtype]
     if spec == "draw_tokens":
         return FLOAT32 if output == "mass" else EXACT
-    if spec in _EXACT_KERNELS:
+    if spec in _EXACT_KERNELS or output == "value_cache":
         return EXACT
     if spec in ("split_decode", "mla_decode") and dtype == "float32":
         return SPLIT_FLOAT32
@@ -111,8 +111,10 @@ ROUNDED_ONCE = frozenset(
         "reduce_splits",
         "rms_norm",
         "rope",
+        "qk_norm_rope_store",
         "silu_mul",
         "gemm",
+        "gemv",
         "w8a8_gemm",
         "w4a16_gemm",
         "lora_expand",
@@ -174,11 +176,14 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("paged_prefill", "traffic-window"): Efficiency(1.15, flops=4.0),
     ("rms_norm", "traffic"): Efficiency(1.23),
     ("rope", "traffic"): Efficiency(1.0),
+    ("qk_norm_rope_store", "traffic"): Efficiency(1.17),
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
     ("per_token_quant_int8", "traffic"): Efficiency(1.0),
     ("gemm", "traffic"): Efficiency(1.11, flops=1.0),
+    ("gemv", "traffic"): Efficiency(1.12),
+    ("gemv", "traffic-4"): Efficiency(1.46),
     ("w8a8_gemm", "traffic"): Efficiency(1.1, flops=1.0),
     ("w4a16_gemm", "traffic"): Efficiency(1.34, flops=1.0),
     ("store_kv_int8", "traffic"): Efficiency(1.01),
@@ -194,7 +199,8 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("mla_decode", "traffic"): Efficiency(1.0, flops=1.0),
 }
 """`tl.dot` takes no tile with a side below 16, so few heads in a group cost FLOPs for nothing; a
-prefill reads keys once for each tile of queries; a norm reads its weight for each row."""
+prefill reads keys once for each tile of queries; a norm reads its weight for each row, and a
+product of few tokens all of x for each tile of rows."""
 
 
 def limits(spec: str, case: str) -> Efficiency:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -15,8 +17,12 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import ReferenceAttention
 from mini_vllm.attention.triton_backend import TritonAttention
+from mini_vllm.kernels import native, products
 from mini_vllm.kernels.attention import SPLIT_DECODE
+from mini_vllm.model import fused_qkv, layers
 from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
+from mini_vllm.model.llama import LlamaAttention
+from mini_vllm.model.qwen3 import Qwen3Attention
 from mini_vllm.model.rope import apply_rope
 from mini_vllm.sample.kernel_sampler import draw_tokens
 from mini_vllm.sample.metadata import make_sampling_metadata
@@ -116,6 +122,61 @@ def pointwise_errors() -> dict[str, float]:
     return {name: (ours - theirs).abs().max().item() for name, (ours, theirs) in pairs.items()}
 
 
+def qkv_errors() -> dict[str, float]:
+    """Norm, rotation and store in one launch against the three kernels: with the norm and without,
+    where parts of a head turn, where the cache has another dtype; two of five tokens have no slot.
+    """
+    errors = {}
+    for name, kind, turning, dtype, cache_dtype in (
+        ("qkv", Qwen3Attention, 24, torch.float32, torch.float32),
+        ("qkv-half", Qwen3Attention, 24, torch.float16, torch.float16),
+        ("qkv-plain", LlamaAttention, 24, torch.float32, torch.float32),
+        ("qkv-partial", LlamaAttention, 16, torch.float32, torch.float16),
+    ):
+        attn = kind.__new__(kind)
+        torch.nn.Module.__init__(attn)
+        attn.num_heads, attn.num_kv_heads, attn.backend = 4, 2, TritonAttention()
+        if kind is Qwen3Attention:
+            query_weight, key_weight = torch.randn(2, 24).to(dtype)
+            attn.qk_weight = torch.stack([query_weight] * 4 + [key_weight] * 2)
+            attn.qk_eps = 1e-5
+        angles = torch.randn(5, 1, turning // 2)
+        rope = (torch.cat([angles.cos()] * 2, -1).to(dtype),
+                torch.cat([-angles.sin(), angles.sin()], -1).to(dtype))  # fmt: skip
+        heads = torch.randn(5, 8 * 24 + 7)[:, 3:195].view(5, 8, 24).to(dtype)
+        slots = SimpleNamespace(slot_mapping=torch.tensor([5, -1, 2, 9, -1]))
+        caches = torch.full((2, 2, 3, 4, 2, 24), 7.0, dtype=cache_dtype)
+        assert not fused_qkv.reasons_for_three_steps(attn, heads, rope)
+        query = fused_qkv.norm_rope_store(attn, heads.clone(), rope, caches[0], slots)
+        attn.backend = SimpleNamespace(store=attn.backend.store)  # another one: three steps
+        assert fused_qkv.reasons_for_three_steps(attn, heads, rope)
+        with patch.object(native, "can_run", lambda _: False):
+            expected = attn.turn_and_store(heads.clone(), rope, caches[1], slots)
+        pairs = (query, expected), (caches[0], caches[1])
+        errors[name] = max((a.float() - b.float()).abs().max().item() for a, b in pairs)
+    return errors
+
+
+def gemv_errors() -> dict[str, float]:
+    """A linear layer's product of few tokens by the kernel, which is used when it is asked for."""
+    errors = {}
+    layer = SimpleNamespace(weight=torch.randn(70, 90).half(), packed=None, blocks=None)
+    method = layers.UnquantizedLinearMethod()
+    with (patch.object(layers, "USES_GEMV", True),
+          patch.object(products, "gemv", wraps=products.gemv) as kernel):  # fmt: skip
+        for tokens in (1, 3, 5):
+            x = torch.randn(tokens, 100)[:, 5:95].half()
+            found = method.apply(layer, x, None).float()
+            errors[f"gemv-{tokens}"] = (
+                (found - x.float() @ layer.weight.float().T).abs().max().item()
+            )
+        assert kernel.call_count == 2  # five tokens are not few
+        method.apply(layer, x[:1].float(), None)
+        method.apply(layer, x[:1], torch.randn(70))
+        assert kernel.call_count == 2
+    return errors
+
+
 def judge_errors() -> dict[str, float]:
     """Drafts judged by the kernel and by plain torch, drawn and chosen; none at all, too."""
     errors = {}
@@ -193,4 +254,5 @@ if __name__ == "__main__":
         print(json.dumps(engine()))
     else:
         errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
+        errors |= qkv_errors() | gemv_errors()
         print(json.dumps(errors | judge_errors() | expert_errors() | sampler_errors()))

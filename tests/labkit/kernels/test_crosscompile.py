@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from labkit.inside.child import Limits
-from labkit.kernels.cases import build
+from labkit.kernels.cases import SPECS, build, large
 from labkit.kernels.requests import branch_requests, launch_requests
 from labkit.kernels.watch.crosscompile import (
     CompileReport,
@@ -110,6 +111,28 @@ def test_a_kernel_compiles_and_its_needs_are_known(sandbox: Sandbox, capability:
     assert set(report.load_widths) == {16} and not report.uses_tensor_cores
     assert 0 < report.shared_bytes < 1024 and report.capability == capability
     assert CompileReport.parse(report.plain()) == report
+
+
+MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
+    "qk_norm_rope_store": (large.qkv(2),),
+    "gemv": (large.few(1, 6144, 1024), large.few(2, 1024, 3072), large.few(4, 6144, 1024)),
+    "draw_tokens": (large.drawn(2),),
+    "gdn_decode": (large.gdn(2),),
+}
+"""Problems in bfloat16 with the sides that models have; what they hold is not read."""
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("name", MODEL_SHAPES)
+def test_no_number_of_a_kernel_of_a_decode_step_is_spilled(
+    sandbox: Sandbox, name: str, capability: int
+) -> None:
+    spec, generator = SPECS[name], torch.Generator().manual_seed(1)
+    problems = [make(generator, torch.device("cpu")) for make in MODEL_SHAPES[name]]
+    for launch in (launch for problem in problems for launch in spec.plan(**problem)):
+        report = sandbox.compile(kernels(spec), compile_request(launch, capability))
+        assert isinstance(report, CompileReport), report
+        assert report.spill_stores == report.spill_loads == 0, report
 
 
 def test_rows_that_are_not_aligned_are_loaded_in_small_pieces(sandbox: Sandbox) -> None:
