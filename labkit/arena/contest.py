@@ -29,16 +29,23 @@ from labkit.process import overlay
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES, load_scheduler
-from mini_vllm.policies.v0_plan import PreemptionMode
+from mini_vllm.policies.v0_plan import PreemptionMode, V0Options
 from mini_vllm.policies.vllm_v0 import VllmV0
+
+
+class VllmV0Swap(VllmV0):
+    """V0 as it is when it swaps every preempted request, and computes none again."""
+
+    options = V0Options(preemption_mode=PreemptionMode.SWAP)
+
 
 BASELINE = "vllm-v1"
 ENTRANTS: dict[str, type[Scheduler]] = {
     **{name: policy for name, policy in POLICIES.items() if name != BASELINE},
-    "vllm-v0-swap": VllmV0.with_options(preemption_mode=PreemptionMode.SWAP),
+    "vllm-v0-swap": VllmV0Swap,
     BASELINE: POLICIES[BASELINE],
 }
-"""Policies by name, the baseline last; also V0 as it is when it swaps and never computes again."""
+"""Policies by name, the baseline last."""
 CHILD_SECONDS = 120.0
 CHILD_MEMORY_MB = 2048
 Tick = Callable[[], object]

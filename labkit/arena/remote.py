@@ -37,7 +37,7 @@ class RemoteScheduler:
         worker: makes one scheduler at a time; a new one replaces the last.
         target: its class, "package.module:Class".
         limits, cache: what it is told.
-        options: for `VllmV0.with_options`; objects by name, "package.module:Object".
+        options: fields of `V0Options`; objects by name, "package.module:Object".
     """
 
     def __init__(

@@ -80,11 +80,12 @@ def _new_scheduler(
     """A scheduler of "package.module:Class", with V0's options if there are any; an option given
     as text is the name of an object."""
     from mini_vllm.config import CacheConfig, SchedulerConfig
+    from mini_vllm.policies.v0_plan import V0Options
 
     cls = program.find_object(scheduler)
     named = {k: program.find_object(v) if type(v) is str else v for k, v in options.items()}
-    cls = cls.with_options(**named) if named else cls
-    return cls(SchedulerConfig(**limits), CacheConfig(**cache), (), b"root")
+    own = {"options": V0Options(**named)} if named else {}
+    return cls(SchedulerConfig(**limits), CacheConfig(**cache), (), b"root", **own)
 
 
 def _new_request(id: str, tokens: list[int], max_tokens: int, priority: int, time: float) -> Any:

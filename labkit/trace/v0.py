@@ -7,6 +7,7 @@ the clock: a request arrives in the step before which it is added, and a step ta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from labkit.trace.format import Abort, Add, Drain, Step, Trace, TraceConfig, prompt_tokens
@@ -56,14 +57,14 @@ class PolicySubject(ReferenceSubject):
 
     def __init__(self, config: TraceConfig) -> None:
         from mini_vllm.policies import POLICIES
-        from mini_vllm.policies.v0_plan import PreemptionMode
+        from mini_vllm.policies.v0_plan import PreemptionMode, V0Options
 
         mode = PreemptionMode[config.preemption_mode.upper()] if config.preemption_mode else None
         policy: Any = POLICIES["vllm-v0-chunked" if config.enable_chunked_prefill else "vllm-v0"]
-        policy = policy.with_options(
+        options = V0Options(
             preemption_mode=mode, delay_factor=config.delay_factor, watermark=config.watermark
         )
-        super().__init__(config, policy)
+        super().__init__(config, partial(policy, options=options))
         self.scheduler.clock = lambda: self.now
 
     def step(self) -> Line:

@@ -1,4 +1,4 @@
-"""What vLLM V0 can be told, what it plans in, and what it reports."""
+"""vLLM V0's options, its plan and its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PreemptionMode(enum.Enum):
 
 @dataclass(frozen=True)
 class V0Options:
-    """V0's own settings; see :meth:`VllmV0.with_options`."""
+    """V0's own settings."""
 
     preemption_mode: PreemptionMode | None = None
     """None: RECOMPUTE a lone request, SWAP a group of several."""

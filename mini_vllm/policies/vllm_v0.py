@@ -30,8 +30,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
@@ -56,15 +54,12 @@ class VllmV0(Policy):
         scheduler_config, cache_config, extensions, hash_root: as for
             :class:`~mini_vllm.core.scheduler.Scheduler`. ``num_cpu_blocks`` is what can be
             swapped to; where it does not suffice, a request is computed again instead.
+        options: V0's own settings; None: those of the class. A subclass with other ``options``
+            can be passed as ``scheduler_cls``.
     """
 
     options = V0Options()
     chunked = False
-
-    @classmethod
-    def with_options(cls, **options: Any) -> type[VllmV0]:
-        """This policy with other :class:`V0Options`: a class to pass as ``scheduler_cls``."""
-        return type(cls.__name__, (cls,), {"options": replace(cls.options, **options)})
 
     def __init__(
         self,
@@ -72,8 +67,10 @@ class VllmV0(Policy):
         cache_config: CacheConfig,
         extensions: Sequence[SchedulerExtension] = (),
         hash_root: bytes | None = None,
+        options: V0Options | None = None,
     ) -> None:
         super().__init__(scheduler_config, cache_config, extensions, hash_root)
+        self.options = options or self.options
         self.kv_cache_manager: BlockManager = BlockManager(
             cache_config, self.max_model_len, hash_root, self.options.watermark
         )
@@ -540,7 +537,7 @@ class VllmV0(Policy):
         """Bring a group back from the host and let its members go on where they were.
 
         Each gets its slots, runs with its entry of ``tokens``, and the budget is charged for them.
-        Its blocks are new, so the worker is told its whole table.
+        Its blocks are new, so the plan carries its whole table.
 
         Args:
             tokens: how many tokens each member computes in this step.

@@ -315,7 +315,7 @@ class ShadowEngine:
         num_drafts: int = 0,
         draft_accuracy: float = 0.5,
         seed: int = 0,
-        scheduler_cls: type[Scheduler] = Scheduler,
+        scheduler_cls: Callable[..., Scheduler] = Scheduler,
     ) -> None:
         self.scheduler = scheduler_cls(scheduler_config, cache_config, extensions, HASH_ROOT)
         assert cache_config.num_gpu_blocks is not None

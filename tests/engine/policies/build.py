@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
@@ -55,7 +55,7 @@ class PolicyEngine(ShadowEngine):
 
     def __init__(
         self,
-        scheduler_cls: type[Scheduler],
+        scheduler_cls: Callable[..., Scheduler],
         scheduler_config: SchedulerConfig,
         cache_config: CacheConfig,
         extensions: Sequence[SchedulerExtension] = (),

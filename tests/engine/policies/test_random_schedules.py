@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,7 +20,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES
-from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0, VllmV0Chunked
+from mini_vllm.policies.v0_plan import PreemptionMode, V0Options
+from mini_vllm.policies.vllm_v0 import VllmV0
 from tests.engine.core.build import make_request
 from tests.engine.core.shadow import VOCAB_SIZE
 from tests.engine.core.test_scheduler_properties import PHASES, Arrival, SchedulerMachine
@@ -26,27 +29,37 @@ from tests.engine.policies.build import PolicyEngine
 
 NUM_SCHEDULES = 40
 SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
-SUBJECTS: dict[str, type[Scheduler]] = POLICIES | {
-    "vllm-v0, swap": VllmV0.with_options(preemption_mode=SWAP),
-    "vllm-v0, recompute": VllmV0.with_options(preemption_mode=RECOMPUTE),
-    "vllm-v0, artificial": VllmV0.with_options(preemption_mode=SWAP, artificial_preemptions=20),
-    "vllm-v0, multi-step": VllmV0.with_options(num_scheduler_steps=3, delay_factor=0.5),
-    "vllm-v0-chunked, swap": VllmV0Chunked.with_options(preemption_mode=SWAP),
-    "vllm-v0-chunked, multi-step": VllmV0Chunked.with_options(num_scheduler_steps=2),
+OPTIONS = {
+    "vllm-v0, swap": V0Options(preemption_mode=SWAP),
+    "vllm-v0, recompute": V0Options(preemption_mode=RECOMPUTE),
+    "vllm-v0, artificial": V0Options(preemption_mode=SWAP, artificial_preemptions=20),
+    "vllm-v0, multi-step": V0Options(num_scheduler_steps=3, delay_factor=0.5),
+    "vllm-v0-chunked, swap": V0Options(preemption_mode=SWAP),
+    "vllm-v0-chunked, multi-step": V0Options(num_scheduler_steps=2),
 }
+SUBJECTS = [*POLICIES, *OPTIONS]
 COUNTS: Counter[str] = Counter()
+
+
+def policy_of(subject: str) -> str:
+    return subject.partition(",")[0]
+
+
+def new_scheduler(subject: str) -> Callable[..., Scheduler]:
+    policy: Callable[..., Scheduler] = POLICIES[policy_of(subject)]
+    return partial(policy, options=OPTIONS[subject]) if subject in OPTIONS else policy
 
 
 class PolicyMachine(SchedulerMachine):
     """One random schedule of one policy."""
 
-    scheduler_cls: type[Scheduler]
+    subject: str
     engine: PolicyEngine
 
     def make_engine(
         self, config: SchedulerConfig, cache: CacheConfig, num_drafts: int
     ) -> PolicyEngine:
-        cls = self.scheduler_cls
+        cls = POLICIES[policy_of(self.subject)]
         if cls is not Scheduler:
             config = replace(config, long_prefill_token_threshold=0)
         if issubclass(cls, VllmV0):
@@ -55,7 +68,7 @@ class PolicyMachine(SchedulerMachine):
             config = replace(config, max_num_batched_tokens=20)  # or most prompts are refused
         num_cpu_blocks = config.max_num_seqs * 3  # 3 to 18: too few, or enough
         cache = replace(cache, num_cpu_blocks=num_cpu_blocks)
-        return PolicyEngine(cls, config, cache, [self.grammars], num_drafts)
+        return PolicyEngine(new_scheduler(self.subject), config, cache, [self.grammars], num_drafts)
 
     def add(self, arrival: Arrival) -> None:
         """Now and then a group of three: one prompt, three lengths."""
@@ -85,7 +98,7 @@ class PolicyMachine(SchedulerMachine):
         self.engine.check_state()
 
     def give_up(self) -> None:
-        if self.scheduler_cls is not Scheduler:
+        if self.subject != "vllm-v1":
             raise AssertionError("a policy stalled") from None
         super().give_up()
 
@@ -98,7 +111,7 @@ class PolicyMachine(SchedulerMachine):
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_random_schedules_keep_every_rule(name: str) -> None:
     COUNTS.clear()
-    machine = type("Machine", (PolicyMachine,), {"scheduler_cls": SUBJECTS[name]})
+    machine = type("Machine", (PolicyMachine,), {"subject": name})
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -133,7 +146,7 @@ def test_random_groups_fork_swap_and_end_apart(name: str) -> None:
         draw = random.Random(seed)
         config = SchedulerConfig(budget, 8, 40, policy=draw.choice(["fcfs", "priority"]))
         cache = CacheConfig(4, draw.choice([14, 18, 24]), draw.random() < 0.7, num_cpu_blocks=40)
-        engine = PolicyEngine(SUBJECTS[name], config, cache)
+        engine = PolicyEngine(new_scheduler(name), config, cache)
         for number in range(5):
             prompt = [draw.randrange(VOCAB_SIZE) for _ in range(draw.randrange(1, 18))]
             priority = draw.randrange(3)

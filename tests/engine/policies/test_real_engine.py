@@ -18,12 +18,23 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.policies import POLICIES
-from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0, VllmV0Chunked
+from mini_vllm.policies.v0_plan import PreemptionMode, V0Options
+from mini_vllm.policies.vllm_v0 import VllmV0, VllmV0Chunked
 
-SWAP = PreemptionMode.SWAP
+SWAP = V0Options(preemption_mode=PreemptionMode.SWAP)
+
+
+class Swapping(VllmV0):
+    options = SWAP
+
+
+class SwappingChunked(VllmV0Chunked):
+    options = SWAP
+
+
 SUBJECTS: dict[str, type[Scheduler]] = POLICIES | {
-    "vllm-v0, swap": VllmV0.with_options(preemption_mode=SWAP),
-    "vllm-v0-chunked, swap": VllmV0Chunked.with_options(preemption_mode=SWAP),
+    "vllm-v0, swap": Swapping,
+    "vllm-v0-chunked, swap": SwappingChunked,
 }
 CONFIG: dict[str, Any] = dict(
     dtype="float32", skip_tokenizer_init=True, block_size=8, num_gpu_blocks=28, num_cpu_blocks=64,

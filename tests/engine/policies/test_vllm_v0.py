@@ -9,9 +9,8 @@ import pytest
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.policies.budget import SchedulingBudget
+from mini_vllm.policies.v0_plan import PreemptionMode, V0Options, V0Plan
 from mini_vllm.policies.vllm_v0 import (
-    PreemptionMode,
-    V0Plan,
     VllmV0,
     VllmV0Chunked,
     order_finishing_prefills_first,
@@ -53,7 +52,7 @@ def make_v0(
         num_lookahead_tokens=lookahead,
     )
     cache = CacheConfig(block_size, blocks + 1, caching, num_cpu_blocks=cpu_blocks)
-    return cls.with_options(**({"watermark": 0.0} | options))(config, cache, (), b"root")
+    return cls(config, cache, (), b"root", V0Options(**({"watermark": 0.0} | options)))
 
 
 def swapped(scheduler: VllmV0) -> list[list[str]]:

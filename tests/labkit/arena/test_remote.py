@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from labkit.arena.contest import VllmV0Swap
 from labkit.arena.cost import load_model
 from labkit.arena.referee import RuleBroken
 from labkit.arena.remote import RemoteScheduler
@@ -16,7 +17,6 @@ from labkit.course.root import ROOT
 from labkit.inside import child
 from labkit.process.worker import Worker
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
 
 V0 = "mini_vllm.policies.vllm_v0:"
 Change = Callable[[dict[str, Any]], None]
@@ -52,8 +52,7 @@ def serve(worker: Worker, target: str, change: Change = lambda data: None, **opt
 def test_a_race_through_a_pipe_is_the_race_itself(worker: Worker) -> None:
     """V0 that swaps, whose plans have everything in them that a plan can have."""
     workload = WORKLOADS["pressure"]
-    cls = VllmV0.with_options(preemption_mode=PreemptionMode.SWAP)
-    here = simulate(cls, workload, workload.arrivals(3, 80), load_model(), 20)
+    here = simulate(VllmV0Swap, workload, workload.arrivals(3, 80), load_model(), 20)
     there = serve(worker, f"{V0}VllmV0", preemption_mode=f"{V0}PreemptionMode.SWAP")
     assert here.swapped_blocks > 0
     assert there == here

@@ -15,7 +15,8 @@ from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies.block_manager import BlockManager
 from mini_vllm.policies.prefill_first import MinivLLM
-from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
+from mini_vllm.policies.v0_plan import PreemptionMode, V0Options
+from mini_vllm.policies.vllm_v0 import VllmV0
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
@@ -43,9 +44,9 @@ def new_v0(
 ) -> VllmV0:
     """V0's scheduler without a watermark; ``swap``: it swaps lone requests too."""
     mode = PreemptionMode.SWAP if swap else None
-    cls = VllmV0.with_options(watermark=0.0, preemption_mode=mode)
+    options = V0Options(watermark=0.0, preemption_mode=mode)
     cache = CacheConfig(4, blocks + 1, False, num_cpu_blocks=host_blocks)
-    return cls(new_config(budget, rows, policy), cache, (), b"root")
+    return VllmV0(new_config(budget, rows, policy), cache, (), b"root", options)
 
 
 def new_manager(blocks: int = 9, host_blocks: int = 6) -> BlockManager:
