@@ -14,7 +14,7 @@ from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorBase_V1, KVC
 
 
 class KVConnectorFactory:
-    """Knows connectors by name, and imports one when it is asked for."""
+    """Connectors by name; each is imported when it is needed."""
 
     _registry: ClassVar[dict[str, tuple[str, str]]] = {
         "SharedStorageConnector": (
@@ -29,17 +29,6 @@ class KVConnectorFactory:
         "P2pTcpConnector": ("mini_vllm.kv_transfer.p2p", "P2pTcpConnector"),
         "MultiConnector": ("mini_vllm.kv_transfer.multi", "MultiConnector"),
     }
-
-    @classmethod
-    def register_connector(cls, name: str, module_path: str, class_name: str) -> None:
-        """Make a connector of your own known.
-
-        Raises:
-            ValueError: if the name is taken.
-        """
-        if name in cls._registry:
-            raise ValueError(f"a connector {name!r} is registered already; choose another name")
-        cls._registry[name] = (module_path, class_name)
 
     @classmethod
     def get_connector_class(cls, config: KVTransferConfig) -> type[KVConnectorBase_V1]:
@@ -86,9 +75,11 @@ def _check_extra(
 ) -> None:
     known = getattr(connector_class, "extra_keys", None)
     if known is None or name not in KVConnectorFactory._registry:
-        return  # a connector from outside reads what it likes
+        return  # a connector from outside has settings of its own
     for key in config.kv_connector_extra_config:
         if key not in known:
             near = difflib.get_close_matches(str(key), list(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"{name} knows {', '.join(known)}"
+            hint = (
+                f"did you mean {near[0]}?" if near else f"the keys of {name} are {', '.join(known)}"
+            )
             raise ValueError(f"kv_connector_extra_config has no key {key!r}; {hint}")

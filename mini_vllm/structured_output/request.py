@@ -47,11 +47,6 @@ class StructuredOutputRequest:
         return get_structured_output_key(self.params)
 
     @property
-    def is_grammar_ready(self) -> bool:
-        """Whether the grammar can be used. Never waits."""
-        return self.grammar is not None
-
-    @property
     def grammar(self) -> StructuredOutputGrammar | None:
         """The compiled grammar, or None while it compiles and if it could not be compiled."""
         if self._grammar is None:  # a future takes a lock each time that it is asked

@@ -44,20 +44,6 @@ class ToolCall:
         return {"id": self.id, "type": "function", "function": function}
 
 
-def parse_tool_calls(text: str) -> tuple[str | None, list[ToolCall]]:
-    """Split a whole answer into content and calls.
-
-    Returns:
-        The text around the calls (None if there are calls and no text), and the calls. What
-        cannot be read as a call is content.
-    """
-    parser = HermesToolParser()
-    content = "".join(
-        news.get("content", "") for news in (parser.extract_streaming(text), parser.finish())
-    )
-    return content or (None if parser.calls else content), parser.calls
-
-
 def partial_tag_overlap(text: str, tag: str) -> int:
     """How many characters at the end of ``text`` may be the beginning of ``tag``; not all of it.
 

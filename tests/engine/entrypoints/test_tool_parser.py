@@ -21,7 +21,7 @@ from mini_vllm.entrypoints.openai.errors import as_api_error
 from mini_vllm.entrypoints.openai.json_object import ObjectReader
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
 from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
-from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser, parse_tool_calls
+from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser
 from mini_vllm.errors import Fault, RequestError
 from mini_vllm.model.checkpoint_files import load_tokenizer
 
@@ -49,8 +49,7 @@ def stream(pieces: list[str]) -> Answer:
 
 
 def whole(text: str) -> Answer:
-    content, calls = parse_tool_calls(text)
-    return content or "", [(call.name, call.arguments) for call in calls]
+    return stream([text])
 
 
 def cuts(text: str, *places: int) -> list[str]:

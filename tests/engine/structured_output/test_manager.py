@@ -162,7 +162,7 @@ def test_a_failed_compilation_belongs_to_its_request(manager: StructuredOutputMa
     manager.wait(PATIENCE)
     assert not manager.is_ready(bad) and manager.is_ready(good)
     assert "needs more than" in str(manager.failures()["bad"]) and "good" not in manager.failures()
-    assert not bad.structured_output_request.is_grammar_ready
+    assert bad.structured_output_request.grammar is None
     manager.request_freed(bad)
     assert manager.failures() == {}
 

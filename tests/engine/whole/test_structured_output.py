@@ -286,7 +286,7 @@ def test_nobody_waits_for_anothers_grammar(llm: LLM, monkeypatch: pytest.MonkeyP
     while "free" not in finished:
         finished += [o.request_id for o in llm.engine.step() if o.finished]
         assert request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-        assert not request.structured_output_request.is_grammar_ready
+        assert request.structured_output_request.grammar is None
     start, steps = time.monotonic(), 0
     while time.monotonic() - start < 0.2:
         llm.engine.step()
@@ -295,7 +295,7 @@ def test_nobody_waits_for_anothers_grammar(llm: LLM, monkeypatch: pytest.MonkeyP
     go_on.set()
     while "slow" not in finished:
         finished += [o.request_id for o in llm.engine.step() if o.finished]
-    assert request.structured_output_request.is_grammar_ready
+    assert request.structured_output_request.grammar is not None
     assert request.output_token_ids[-1] in (0, 2)
 
 
