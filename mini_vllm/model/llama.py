@@ -75,6 +75,12 @@ class LlamaAttention(nn.Module):
         """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
         return qk
 
+    def prepare_qk(
+        self, qk: Tensor, rope: tuple[Tensor, Tensor], metadata: AttentionMetadata
+    ) -> Tensor:
+        """Queries and keys `[T, Hq + Hkv, D]` as attention takes them: normalised and rotated."""
+        return apply_rope(self.norm_qk(qk), *rope)
+
     def forward(
         self, x: Tensor, rope: tuple[Tensor, Tensor], kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
@@ -99,7 +105,7 @@ class LlamaAttention(nn.Module):
                 return fused_qkv.norm_rope_store(self, heads, rope, kv_cache, metadata)
         num_qk = self.num_heads + self.num_kv_heads
         qk, value = heads.split([num_qk, self.num_kv_heads], dim=1)
-        qk = apply_rope(self.norm_qk(qk), *rope)
+        qk = self.prepare_qk(qk, rope, metadata)
         query, key = qk.split([self.num_heads, self.num_kv_heads], dim=1)
         self.backend.store(key, value, kv_cache, metadata.slot_mapping)
         return query

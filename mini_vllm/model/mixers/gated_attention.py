@@ -35,7 +35,7 @@ class GatedAttention(Attention):
         sizes = [2 * self.num_heads, self.num_kv_heads, self.num_kv_heads]
         both, key, value = heads.split(sizes, dim=1)
         query, gate = both.reshape(len(x), -1, 2, self.head_dim).unbind(2)
-        qk = self.rotate(self.norm_qk(torch.cat((query, key), dim=1)), rope)
+        qk = self.prepare_qk(torch.cat((query, key), dim=1), rope, metadata)
         query, key = qk.split([self.num_heads, self.num_kv_heads], dim=1)
         self.backend.store(key, value, kv_cache, metadata.slot_mapping)
         out = self.backend.forward(query, kv_cache, metadata, self.scale, self.window)

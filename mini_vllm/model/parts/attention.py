@@ -92,22 +92,17 @@ class Attention(LlamaAttention):
             qk = neighbours_apart(qk, rope[0].shape[-1])
         return apply_rope(qk, *rope)
 
-    def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], kv_cache: Tensor, metadata: AttentionMetadata
+    def prepare_qk(
+        self, qk: Tensor, rope: tuple[Tensor, Tensor], metadata: AttentionMetadata
     ) -> Tensor:
-        heads = self.qkv_proj(x).view(len(x), -1, self.head_dim)
-        num_qk = self.num_heads + self.num_kv_heads
-        qk, value = heads.split([num_qk, self.num_kv_heads], dim=1)
         if self.norms_after_rotation:
             qk = self.norm_qk(self.rotate(qk, rope))
         else:
             qk = self.rotate(self.norm_qk(qk), rope)
+        if self.growth is None:
+            return qk
         query, key = qk.split([self.num_heads, self.num_kv_heads], dim=1)
-        if self.growth is not None:
-            query = query * growth(self.growth, metadata).to(query.dtype)
-        self.backend.store(key, value, kv_cache, metadata.slot_mapping)
-        out = self.backend.forward(query, kv_cache, metadata, self.scale, self.window)
-        return self.o_proj(out.flatten(1))
+        return torch.cat((query * growth(self.growth, metadata).to(qk.dtype), key), dim=1)
 
 
 def neighbours_apart(x: Tensor, turning: int) -> Tensor:
