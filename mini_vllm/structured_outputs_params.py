@@ -116,7 +116,7 @@ class StructuredOutputsParams:
                     ) from None
                 except (TypeError, ValueError) as error:
                     raise RequestError(
-                        f"{name} is a dict that JSON cannot say: {error}",
+                        f"{name} is a dict that cannot be written as JSON: {error}",
                         param="structured_outputs",
                     ) from None
         for name in ("regex", "grammar"):

@@ -34,7 +34,7 @@ def sse_event(body: Any) -> bytes:
     JSON writes line breaks as ``\\n``, so an event is one line, whatever text it holds.
 
     Args:
-        body: plain data of JSON's types. JSON has no NaN and no infinity: they become null (the
+        body: plain data, as JSON knows it. JSON has no NaN and no infinity: they become null (the
             log probability of a forbidden token is -inf).
     """
     # TODO 14.7

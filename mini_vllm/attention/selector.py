@@ -73,7 +73,7 @@ def get_valid_backends(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """The backends that can do the work, the best first; and the others, with all reasons.
 
-    Only those that the platform offers are asked, each once; it names the best first.
+    Only those that the platform offers are checked, each once; it names the best first.
 
     Source: vllm/platforms/cuda.py#L258-L290 (CudaPlatformBase.get_valid_backends) @ v0.22.1.
     """

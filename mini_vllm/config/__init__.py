@@ -1,4 +1,4 @@
-"""What an engine is told before it starts: plain data, checked on construction, no torch.
+"""An engine's settings: plain data, checked on construction, no torch.
 
 One section a module, one frozen dataclass a section, and :class:`EngineConfig` holds them all.
 """

@@ -33,10 +33,10 @@ STATES = "layers that keep a state"
 LATENTS = "layers that keep latents"
 UNQUANTISED = ("auto", "float32", "bfloat16", "float16")
 ONE_TABLE = {
-    "speculative_config": "a rejected guess cannot be taken out of a state again",
+    "speculative_config": "a rejected draft cannot be removed from a state",
     "kv_transfer_config": "a connector carries keys and values by the blocks of one table",
-    "kv_events_config": "events tell of the blocks of one table",
-    "pipeline_parallel_size > 1": "the stages' layers would be other groups on each",
+    "kv_events_config": "events describe the blocks of one table",
+    "pipeline_parallel_size > 1": "the groups of layers would differ from stage to stage",
     "a scheduler without groups": "scheduler_cls shares out the blocks of one table",
 }
 """What needs one block table for all layers, and why a state cannot have that. Layers with a window
@@ -97,26 +97,26 @@ class Row:
     fix: str
 
 
-POLICY = "scheduler_cls plans in an order of its own"
+POLICY = "this scheduler_cls does not support them"
 ROWS = (
     Row("speculative_config", "pipeline_parallel_size > 1",
-        "drafts are guessed where tokens are sampled, and the first stage plans before that",
+        "drafts are proposed on the last stage, and the first stage plans before they are there",
         "leave one of them out"),
     Row("speculative_config", "logits_processors",
-        "a processor sees the row of one token, and a draft to verify has several",
+        "a processor takes one row of a request, and a request with drafts has several",
         "leave one of them out"),
     Row("speculative_config", "images",
-        "a guess knows nothing of a picture's positions", "leave speculative_config out"),
+        "drafts get positions as in a text without images", "leave speculative_config out"),
     Row("kv_transfer_config", "pipeline_parallel_size > 1",
         "a block would arrive in pieces, one from each stage", "leave one of them out"),
     Row("kv_transfer_config", "workers in processes of their own",
-        "a connector's two halves speak to each other in one process, and arrivals are counted "
-        "for one rank", "leave one of them out"),
+        "a connector's scheduler half and worker half must share a process, and arrivals are "
+        "counted for one rank", "leave one of them out"),
     Row("kv_transfer_config", "a drafter with KV of its own",
-        "its keys and values would be missing for tokens that came from elsewhere",
+        "the drafter's keys and values would be missing for tokens whose KV was transferred",
         'use method "ngram" or "medusa"'),
     Row("kv_transfer_config", "enable_prefix_caching=False",
-        "a connector calls blocks by the hashes that prefix caching makes",
+        "a connector names blocks by the hashes that prefix caching makes",
         "leave enable_prefix_caching on"),
     Row("enable_lora", "compile_model",
         "adapters are added between the products that are compiled into one",
@@ -126,17 +126,18 @@ ROWS = (
     Row('distributed_executor_backend="uni"', "more than one worker",
         "this process is one worker", 'use "mp", or "ray" for several machines'),
     Row("compile_model", "several workers of one model",
-        "what the workers exchange is not compiled", "leave compile_model out"),
+        "exchanges between workers cannot be compiled", "leave compile_model out"),
     Row("pipeline_parallel_size > 1", "a scheduler without pipelines",
-        "it plans a step from what the step before has brought", "use the default scheduler"),
+        "the scheduler plans each step from the results of the step before",
+        "use the default scheduler"),
     Row("tensor_parallel_size > 1", "a model without tensor parallelism",
         "its layers cannot be cut", "set tensor_parallel_size=1"),
     Row("pipeline_parallel_size > 1", "a model without pipeline parallelism",
         "its layers cannot be spread", "set pipeline_parallel_size=1"),
     Row("enable_lora", "a model without adapters",
-        "its layers take none", "leave enable_lora out"),
+        "the model's layers have no place for them", "leave enable_lora out"),
     Row("quantization", "a model in full precision only",
-        "its layers know no other", "leave quantization out"),
+        "the model's layers cannot hold quantised weights", "leave quantization out"),
     Row("compile_model", "a model that does not compile",
         "its code changes from step to step", "leave compile_model out"),
     Row("speculative_config", "a scheduler without drafts", POLICY, "use the default scheduler"),
@@ -144,7 +145,7 @@ ROWS = (
     Row("kv_transfer_config", "a scheduler without connectors", POLICY,
         "use the default scheduler"),
     Row(ASYNC, "speculative_config",
-        "drafts follow the newest token, and with late results the host does not know it",
+        "drafts are made from the newest token, which the host does not have yet",
         "leave one of them out"),
     Row(ASYNC, "kv_transfer_config",
         "a step that is under way may write blocks which a transfer reads or brings",
@@ -169,11 +170,11 @@ ROWS = (
     Row(POOLS, "structured_outputs_config", NOTHING_SAMPLED,
         "leave structured_outputs_config out"),
     Row(POOLS, "kv_transfer_config",
-        "a transfer hands a prompt's keys and values to who goes on with it, and nothing does",
+        "a transfer serves an engine that continues the prompt, and a pooled prompt ends there",
         "leave kv_transfer_config out"),
     Row(POOLS, "images", "a pooled prompt is text", "choose a model that takes text only"),
     Row(ASYNC, POOLS,
-        "late results are tokens that the next step computes, and a pooled prompt has none",
+        "a pooled prompt has no token that the next step could use",
         "leave async_scheduling out"),
 )  # fmt: skip
 

@@ -238,7 +238,7 @@ def check_arguments(options: dict[str, Any]) -> None:
 
 
 def settle_step_limits(options: dict[str, Any]) -> None:
-    """Let the limit that is left out follow: a step then has a token for each who may run.
+    """Let the limit that is left out follow: a step then has a token for each running row.
 
     Source: vllm/engine/arg_utils.py#L2475-L2565
     (EngineArgs._set_default_max_num_seqs_and_batched_tokens_args) @ v0.22.1, which lowers

@@ -27,7 +27,7 @@ class KVTransferConfig:
     engine_id: str | None = field(default=None, compare=False)
     """How others call this engine. None: a random name."""
     kv_connector_extra_config: Mapping[str, Any] = field(default_factory=dict)
-    """What the connector itself wants to know."""
+    """The connector's own settings."""
     kv_load_failure_policy: str = "fail"
     """What becomes of requests whose KV does not arrive: "recompute" or "fail"."""
     kv_connector_module_path: str | None = None
@@ -67,7 +67,7 @@ PUBLISHERS = ("null", "zmq")
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Whether others are told which blocks the prefix cache holds.
+    """Whether events say which blocks the prefix cache holds.
 
     Source: vllm/config/kv_events.py#L10-L52 (KVEventsConfig) @ v0.22.1
     """

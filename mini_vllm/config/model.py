@@ -47,7 +47,7 @@ class ModelConfig:
     """Root of all random numbers of requests that bring no seed of their own."""
     num_threads: int | None = None
     """Threads torch may use on a CPU, in the whole process. None: one for small steps of a small
-    model, whose products are not worth splitting, and as many as torch likes for others."""
+    model, whose products are not worth splitting, and torch's own choice for others."""
     attention_backend: str | None = None
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
@@ -95,10 +95,12 @@ class ModelConfig:
             require_flag(name, getattr(self, name))
         for name in ("revision", "tokenizer_revision", "download_dir", "hf_token"):
             if not isinstance(value := getattr(self, name), str | None) or value == "":
-                shown = "" if name == "hf_token" else f" {show(value)}"
-                raise ValueError(f"{name} is{shown} no text, or empty; leave it out for none")
+                shown = "" if name == "hf_token" else f" is {show(value)}; it"
+                raise ValueError(
+                    f"{name}{shown} must be a text of at least 1 character; or leave it out"
+                )
         if self.num_threads is not None:
-            require_at_least("num_threads", self.num_threads, 1, "leave it out to let us choose")
+            require_at_least("num_threads", self.num_threads, 1, "leave it out for our choice")
             if self.num_threads > MAX_THREADS:
                 raise ValueError(
                     f"num_threads is {self.num_threads}; it must be at most {MAX_THREADS}; leave "

@@ -50,8 +50,8 @@ class MultiModalConfig:
         folder = self.allowed_local_media_path
         if not isinstance(folder, str) or (folder and not Path(folder).is_dir()):
             raise ValueError(
-                f"allowed_local_media_path is {show(folder)}; it must be a folder that is there; "
-                "leave it out for none"
+                f"allowed_local_media_path is {show(folder)}; it must be an existing folder; "
+                "leave it out if images are not read from files"
             )
         for modality, limit in self.limit_mm_per_prompt.items():
             require_one_of("a key of limit_mm_per_prompt", modality, MODALITIES)

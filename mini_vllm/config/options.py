@@ -112,7 +112,7 @@ def whole_number(text: str) -> int:
         if number.denominator == 1 and ("." not in match[1] or match[2].islower()):
             return int(number)
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no whole number; write it like 4096, 4k for 4,000, or 4K for 4,096"
+        f"{text!r} is not a whole number; write it like 4096, 4k for 4,000, or 4K for 4,096"
     )
 
 

@@ -31,7 +31,7 @@ class EPLBConfig:
     log_balancedness_interval: int = 1
     """Steps from one such line to the next."""
     policy: str = "default"
-    """Who decides: "default", which is DeepSeek's algorithm."""
+    """The policy: "default", which is DeepSeek's algorithm."""
 
     def __post_init__(self) -> None:
         for name in ("window_size", "step_interval", "log_balancedness_interval"):
@@ -43,7 +43,7 @@ class EPLBConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How many workers share a model, and who starts them.
+    """How many workers share a model, and what starts them.
 
     ::
 
@@ -63,7 +63,7 @@ class ParallelConfig:
     """Which of them gets a request: "load": the one with the least to do; "prefix": the one that
     has most of the prompt in its cache, unless it has too much to do."""
     distributed_executor_backend: str | None = None
-    """Who runs the workers: "uni" (this process), "mp" (processes), "ray" (several machines).
+    """What runs the workers: "uni" (this process), "mp" (processes), "ray" (several machines).
     None: "uni" for one worker, "mp" for several."""
     distributed_timeout_seconds: int | None = None
     """How long workers wait for each other in a step before they give up. None: 300."""

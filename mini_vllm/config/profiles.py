@@ -1,6 +1,6 @@
 """What vLLM's scheduler decides otherwise today than in the release the course is pinned to.
 
-A profile is a release, written down as a table of rules. There is one scheduler: it asks the table.
+A profile is a release, written down as a table of rules. The one scheduler reads the table.
 What upstream made an option, such as ``watermark``, is an option here, too, under any profile.
 
 `make conformance ARGS="--profile NAME"` replays random traces beside the scheduler of that release.
@@ -25,7 +25,7 @@ class SchedulerRules:
     """``long_prefill_token_threshold`` does not hold for the only request: it starves no other."""
     skipped_keep_their_queue: bool = False
     """A request whose turn came in vain goes back to the queue it came from. Only requests that
-    hold blocks while they wait have a queue of their own, which is always asked first."""
+    hold blocks while they wait have a queue of their own, which always comes first."""
     victim_moves_position: bool = False
     """When a victim that stands before the request in hand leaves ``running``, the position moves
     down with it in any case, not only if the victim is in the plan: no request is passed over."""
@@ -41,7 +41,7 @@ class SchedulerRules:
     """Blocks for KV that is to be loaded are taken only if enough stay free for the rest of all
     prompts under way: a load cannot be preempted, and none of them could end beside it."""
     connector_hears_of_computed_blocks: bool = False
-    """When a request ends, its connector is told of the blocks of computed tokens, and not of those
+    """When a request ends, its connector gets the blocks of computed tokens, and not those
     that were allocated ahead of them."""
     retention_interval: int | None = None
     """Every how many tokens blocks of windows and states stay findable, besides the places where a

@@ -1,4 +1,4 @@
-"""The limits that one scheduling step lives under."""
+"""The limits of one scheduling step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT_OPEN = ("async_scheduling", "disable_hybrid_kv_cache_manager")
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """The limits one scheduling step lives under.
+    """The limits of one scheduling step.
 
     Source: vllm/config/scheduler.py#L25-L308 (SchedulerConfig) @ v0.22.1
     """

@@ -31,7 +31,7 @@ class SpeculativeConfig:
     num_speculative_tokens: int
     """k, the most drafts that a request gets in a step."""
     method: str | None = None
-    """Who guesses: "ngram" (the text itself), "draft_model", "medusa" or "eagle". None: "ngram" if
+    """The drafter: "ngram" (the text itself), "draft_model", "medusa" or "eagle". None: "ngram" if
     that is the ``model``, else "draft_model"."""
     model: str | None = None
     """The drafter: a folder, or the name of a bundled one."""
@@ -85,7 +85,7 @@ class SpeculativeConfig:
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """KV slots that the drafter wants beyond the scheduled tokens.
+        """KV slots that the drafter needs beyond the scheduled tokens.
 
         Source: vllm/v1/core/sched/scheduler.py#L211-L220 (Scheduler.__init__) @ v0.22.1
         """

@@ -1,1 +1,1 @@
-"""The pure core: who runs, with how many tokens, in which KV blocks. No torch in here."""
+"""The pure core: which requests run, with how many tokens, in which KV blocks. No torch in here."""

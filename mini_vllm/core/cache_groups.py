@@ -95,7 +95,7 @@ def longest_sequence(
 
     That is no product of blocks and tokens: a window or a state stands for more tokens than it has
     slots, and what a sequence holds (:func:`peak_blocks`) never shrinks when it grows. 0 if not
-    even one token fits. Asks :func:`peak_blocks` a few times, not once a token.
+    even one token fits. Calls :func:`peak_blocks` a few times, not once a token.
     """
     low, high = 0, max_model_len
     while low < high:

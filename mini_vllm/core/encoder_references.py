@@ -1,4 +1,4 @@
-"""Count who needs an image by its places in the prompt, as vLLM does since 0.22.
+"""Count uses of an image by its places in the prompts, as vLLM does since 0.22.
 
 A conversation carries the same picture from turn to turn, so one prompt may hold it several times::
 

@@ -31,7 +31,7 @@ class EngineCoreRequest:
         cache_salt: requests share cached blocks only with requests of the same salt.
         lora_request: the adapter that it uses, if any.
         mm_features: images of the prompt, in order of their placeholders.
-        kv_transfer_params: what a KV connector is told about it.
+        kv_transfer_params: what a KV connector gets with it.
         data_parallel_rank: which of several engines side by side serves it; None: not decided.
         pooling_params: of a request that ends with its prompt; its ``sampling_params`` are
             then those of one token that is never sampled.

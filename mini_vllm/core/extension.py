@@ -51,7 +51,7 @@ class SchedulerExtension:
         """A running request loses its blocks. If it was in this step's plan, it has left it."""
 
     def is_ready(self, request: Request) -> bool:
-        """Whether a request in a WAITING_FOR status, which this extension knows, may go on."""
+        """Whether a request in a WAITING_FOR status of this extension may go on."""
         return False
 
     def may_admit(self, request: Request, running: Sequence[Request]) -> bool:

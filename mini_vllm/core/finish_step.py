@@ -23,7 +23,7 @@ def finish_step(
 ) -> list[EngineCoreOutput]:
     """Take in what the forward pass of ``plan`` has brought.
 
-    1. every extension hears of the step and may throw away a request's tokens (``step_done``);
+    1. every extension gets the step and may throw away a request's tokens (``step_done``);
     2. requests whose part of the step failed end with an error;
     3. new tokens are appended, and the stop rules applied;
     4. every extension sees the tokens that were kept, and may end their request with an error
@@ -88,7 +88,7 @@ def _accepted(
     plan: SchedulerOutput,
     listening: Sequence[SchedulerExtension],
 ) -> EngineCoreOutput:
-    """Show the new tokens to the extensions; the first who has an answer ends the request."""
+    """Show the new tokens to the extensions; the first that has an answer ends the request."""
     if not output.new_token_ids:
         return output
     request_id = output.request_id

@@ -128,12 +128,12 @@ class HybridKVCacheManager(KVCacheManager):
     def _common_hit(self, request: Request, max_length: int) -> tuple[Tables, int]:
         """The longest prefix of at most ``max_length`` tokens from which *every* group can go on.
 
-        The kinds are asked in their order in ``self.kinds``. Each accepts the length or shortens
-        it (``find_hit``). What was accepted before may not hold for the shorter length, so all are
-        asked again, until none shortens it.
+        The kinds are looked up in their order in ``self.kinds``. Each accepts the length or
+        shortens it (``find_hit``). What was accepted before may not hold for the shorter length, so
+        all are looked up again, until none shortens it.
 
         "full" is looked up once: whatever it has accepted, it accepts every whole number of its
-        blocks below that. Beside "full" alone, a kind is asked once: it spoke last.
+        blocks below that. Beside "full" alone, a kind is looked up once: it came last.
 
         Returns:
             The hits of each group, by group id, and how many tokens they stand for. Each table

@@ -6,7 +6,7 @@ import enum
 
 
 class PauseState(enum.IntEnum):
-    """Whether the scheduler hands out tokens, and to whom.
+    """Whether the scheduler hands out tokens, and to which requests.
 
     Source: vllm/v1/core/sched/interface.py#L22-L33 (PauseState) @ v0.22.1
     """

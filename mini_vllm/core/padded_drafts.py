@@ -7,7 +7,7 @@
 
 Nothing can be guessed of a request that has not run. Without placeholders ben has one row, the
 step's rows are uneven, and no CUDA graph for "4 rows a request" fits it. The scheduler takes the
-placeholders for drafts that were refused. The worker is not told of them
+placeholders for drafts that were refused. The worker gets none of them
 (:meth:`~mini_vllm.core.scheduler_output.SchedulerOutput.without_padding`).
 
 vLLM 0.32.0 does so in ``Scheduler.schedule``; see rule ``first_decode_padded`` of

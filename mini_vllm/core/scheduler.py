@@ -473,9 +473,9 @@ class Scheduler(ProfileRules, Integrity):
                 config = self.scheduler_config
                 if request.num_tokens <= config.max_num_batched_tokens:
                     raise NoProgressError(
-                        f"none runs, and {request} is not admitted, though its tokens are within "
-                        f"max_num_batched_tokens, {config.max_num_batched_tokens}; see what holds "
-                        "it back, or abort it"
+                        f"no request is running, and {request} is not admitted, though its tokens "
+                        f"fit max_num_batched_tokens={config.max_num_batched_tokens}: an extension "
+                        "or the KV cache refuses it at every step; abort it"
                     )
                 chunks, remedy = "on", " or raise the budget"
                 if not config.enable_chunked_prefill:

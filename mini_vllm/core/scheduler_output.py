@@ -57,7 +57,7 @@ class NewRequestData:
 
 @dataclass(slots=True)
 class CachedRequestData:
-    """What has changed for requests that the worker knows. The lists run in parallel.
+    """What has changed for requests that the worker has already. The lists run in parallel.
 
     Source: vllm/v1/core/sched/output.py#L111-L177 (CachedRequestData) @ v0.22.1
     """

@@ -13,7 +13,7 @@ from mini_vllm.request import Request
 
 @dataclass(slots=True)
 class StepPlan:
-    """Who gets how many tokens and which blocks, and what is left of the budget."""
+    """Tokens and blocks of each request, and what is left of the budget."""
 
     token_budget: int
     extensions: Sequence[SchedulerExtension] = ()
@@ -26,9 +26,9 @@ class StepPlan:
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     reported: list[Request] = field(default_factory=list)
-    """The preempted ones of whom the extensions have heard."""
+    """The preempted ones that the extensions were called for."""
     listening: Sequence[SchedulerExtension] = field(init=False)
-    """Those of the extensions who hear of every entry."""
+    """Those of the extensions that are called for every entry."""
 
     def __post_init__(self) -> None:
         self.listening = overriding(self.extensions, "scheduled")

@@ -1,4 +1,4 @@
-"""More than one device: who is who, what is exchanged, and which part of the model is where."""
+"""More than one device: ranks, groups, what is exchanged, which part of the model is where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is who: the ranks of one engine, and the groups in which they talk.
+"""The ranks of one engine, and the groups in which they exchange data.
 
 ::
 
@@ -47,7 +47,7 @@ class Rendezvous:
 
 
 def open_store(host: str = "127.0.0.1") -> Any:
-    """A store for a :class:`Rendezvous`; it lives as long as the object does."""
+    """A store for a :class:`Rendezvous`; it exists as long as the object does."""
     wait = timedelta(seconds=RENDEZVOUS_SECONDS)
     return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
 

@@ -88,8 +88,8 @@ class Channel:
             source, target = (x, other) if is_sent else (other, x)
             if source.shape != target.shape:
                 raise ValueError(
-                    f"a message of shape {list(source.shape)} comes to a tensor of "
-                    f"{list(target.shape)}"
+                    f"a message of shape {list(source.shape)} is received into a tensor of shape "
+                    f"{list(target.shape)}; both must have one shape"
                 )
             target.copy_(source)
             self._crowd.hand_over(handover)

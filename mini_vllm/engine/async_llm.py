@@ -478,8 +478,8 @@ class AsyncLLM(OnlinePooling, EngineControls):
         for the next message gives them one. Then ``stats.step_done`` gets the step's figures.
         No turn is given while the next step's message waits (``message.is_late``): readers that
         cannot keep up get several tokens in one piece, which is less work for all.
-        If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
-        and the task ends. Any other exception is a mistake in this code: every caller gets an
+        If the engine has died (EngineDeadError), every caller gets that error (:meth:`_fail`), and
+        the task ends. Any other exception is a mistake in this code: every caller gets an
         EngineGenerateError that names its type and says what it says, and it is raised on. Being
         cancelled is neither.
 
@@ -508,9 +508,9 @@ class AsyncLLM(OnlinePooling, EngineControls):
 
         Each is counted first (``stats.output_arrived``, with the message's timestamp). The output
         processor turns what is put into its ``inbox`` into text; it ignores requests that it does
-        not know. Where a stop string has ended a request, only this side knows: the figures are
-        told (``stats.requests_stopped``), and the engine is asked to abort it. Last, whatever has
-        changed is delivered to its stream, if that is still there.
+        not know. A stop string ends a request on this side only: count it
+        (``stats.requests_stopped``), and abort it in the engine. Last, whatever has changed is
+        delivered to its stream, if that is still there.
 
         Source: vllm/v1/engine/output_processor.py#L576-L693 (OutputProcessor.process_outputs)
         @ v0.22.1

@@ -61,8 +61,8 @@ def step_with_batch_queue(
 
     1. If there are requests, and room in the queue, submit a plan. If it has tokens, there is
        still room, and the oldest answer is not there yet, return at once: filling the pipeline
-       comes before waiting. A plan without tokens goes on its way, too, for it tells the workers
-       who has finished.
+       comes before waiting. A plan without tokens is sent, too, because it names the finished
+       requests to the workers.
     2. Otherwise take the oldest plan out and finish it, which waits for its answer. Also when
        there are no requests any more: the queue is emptied to the end.
 
@@ -84,7 +84,7 @@ def step_with_batch_queue(
 
 
 def new_token_ids(plan: SchedulerOutput, requests: Mapping[str, Request]) -> dict[str, list[int]]:
-    """The tokens that a plan computes of requests that the workers know: only the last stage has
+    """The tokens that a plan computes of requests that the workers have: only the last stage has
     sampled them, so the plan brings them to the others.
 
     They are the requests of ``plan.scheduled_cached_reqs``. Of one that is resumed the plan has all

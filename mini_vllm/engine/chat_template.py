@@ -61,7 +61,7 @@ def render_chat(
     is_list = isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)
     if not (tools is None or is_list):
         raise ValueError(f"tools is {show(tools)}; it must be a list of mappings, one a tool")
-    if template is None and tools is None:  # only the tokenizer may have one that knows of tools
+    if template is None and tools is None:  # only the tokenizer may have one for tools
         template = getattr(tokenizer, "processor_chat_template", None)
 
     def render(turns: Sequence[Mapping[str, Any]], opens_a_turn: bool) -> str:
@@ -94,7 +94,7 @@ def render_chat(
         where = f" in line {line}" if line else ""
         raise ValueError(
             f"the chat template fails with {type(error).__name__}{where}: {error}; mend the "
-            "template, or send messages that it knows"
+            "template, or send messages of the form that it takes"
         ) from error
 
 
@@ -118,7 +118,7 @@ def form_of(tokenizer: Any, template: str | None, tools: Any, has_calls: bool) -
     a template; one that writes none gets what most get.
 
     Source: vllm/renderers/hf.py#L432-L450 (_detect_content_format) @ v0.22.1, which reads the
-    template's syntax, and knows nothing of calls.
+    template's syntax, not by calls.
     """
     find = getattr(tokenizer, "get_chat_template", None)
     if find is None:  # it has its own way

@@ -91,7 +91,7 @@ def with_supported_dtype(config: EngineConfig, args: ModelArgs) -> EngineConfig:
     """The configuration with a dtype that its device computes in.
 
     Raises:
-        ValueError: for a device that no platform knows, or if the user asks for another dtype.
+        ValueError: for a device that no platform has, or if the user asks for another dtype.
 
     Source: vllm/config/model.py#L2003-L2044 (_resolve_auto_dtype) @ v0.22.1. Difference: there a
     checkpoint in float32 is loaded in the first of the list, here in float32.
@@ -112,7 +112,7 @@ def with_supported_dtype(config: EngineConfig, args: ModelArgs) -> EngineConfig:
             "choose one of these, or leave it out"
         )
     logger.warning(
-        "device %r does not compute in %s, as the checkpoint says; it is loaded in %s",
+        "device %r does not compute in %s, the checkpoint's dtype; the weights are loaded as %s",
         model.device, name, supported[0],
     )  # fmt: skip
     return replace(config, model=replace(model, dtype=supported[0]))
@@ -194,4 +194,4 @@ def _warn_of_what_is_not_read(model: ModelConfig) -> None:
     if model.generation_config == "vllm" or not file.is_file():
         return
     if names := without_effect(read_generation(file)):
-        logger.warning("%s: %s change nothing here", file, ", ".join(names))
+        logger.warning("%s: %s have no effect in this engine", file, ", ".join(names))

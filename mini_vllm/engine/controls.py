@@ -132,7 +132,7 @@ class EngineControls(ABC):
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
 
-        Who asks for something meanwhile waits.
+        Other calls wait meanwhile.
 
         Args:
             level: only 1; see vLLM for the others.

@@ -119,7 +119,7 @@ class EngineCore:
         replica: int = 0,
     ) -> None:
         started = time.monotonic()
-        load_general_plugins()  # a process of its own knows none yet
+        load_general_plugins()  # a process of its own has none yet
         config = settle_runner(config)
         self.model_args = load_model_args(config.model)
         check_shape(config, self.model_args, scheduler_cls)
@@ -136,7 +136,7 @@ class EngineCore:
         config = self.config
         cache, num_blocks = config.cache, config.cache.num_gpu_blocks
         assert num_blocks is not None
-        if self.image_processor is not None:  # which now knows the length
+        if self.image_processor is not None:  # which now has the length
             self.image_processor = make_image_processor(config, self.model_args)
         try:
             self.kv = EngineKV(config, executor, num_blocks, replica)
@@ -190,7 +190,7 @@ class EngineCore:
 
     @property
     def model_runner(self) -> ModelRunner:
-        """The runner of the worker in this process, for those who look inside.
+        """The runner of the worker in this process, for tests and tools.
 
         Raises:
             AttributeError: if the workers are elsewhere.

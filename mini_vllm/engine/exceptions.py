@@ -11,7 +11,7 @@ __all__ = ["EngineDeadError", "EngineGenerateError", "QueueFullError"]
 
 
 class EngineGenerateError(Exception):
-    """A request failed for a reason that is not its caller's fault; the engine lives."""
+    """A request failed for a reason that is not its caller's fault; the engine goes on."""
 
 
 class QueueFullError(Exception):

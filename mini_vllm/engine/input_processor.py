@@ -63,7 +63,7 @@ class InputProcessor:
         self.structured = structured or StructuredOutputsConfig()
         self.images, self.max_logprobs = images, max_logprobs
         self.has_drafts = False
-        """Whether the engine guesses tokens; set by who makes it."""
+        """Whether the engine drafts tokens; set by its maker."""
         self._validators: list[Callable[[SamplingParams], None]] = []
         self.num_requests = 0
         """How many there were so far: what the seeds of those without one depend on."""
@@ -342,7 +342,7 @@ class InputProcessor:
             return
         if self.has_drafts:
             raise RequestError(
-                "bad_words cannot be had with speculative_config: a draft would have to be checked "
+                "bad_words does not go with speculative_config: a draft would have to be checked "
                 "word by word; leave one of them out",
                 param="bad_words",
             )
@@ -350,8 +350,8 @@ class InputProcessor:
             return
         if self.tokenizer is None:
             raise RequestError(
-                "bad_words needs to know how words are spelled in tokens, and no tokenizer is "
-                "loaded; leave out skip_tokenizer_init",
+                "bad_words needs a tokenizer, to turn words into tokens, and none is loaded; leave "
+                "out skip_tokenizer_init",
                 param="bad_words",
             )
         params.update_from_tokenizer(self.tokenizer)
@@ -362,7 +362,7 @@ class InputProcessor:
             return
         if self.tokenizer is None:
             raise RequestError(
-                "structured_outputs needs to know how tokens are spelled, and no tokenizer is "
+                "structured_outputs needs a tokenizer, for the text of each token, and none is "
                 "loaded; leave out skip_tokenizer_init",
                 param="structured_outputs",
             )

@@ -343,7 +343,7 @@ class LLM(OfflinePooling):
             timeout: seconds; None: as long as it takes.
 
         Raises:
-            Exception: what it raised on a worker; the engine lives on.
+            Exception: what it raised on a worker; the engine goes on.
             TimeoutError: if a worker did not answer in time.
             EngineDeadError: if a worker is gone.
 

@@ -254,7 +254,7 @@ class LLMEngine(OfflineControls):
         self.abort_requests(request_ids)
 
     def _agree(self) -> None:
-        """Let front end and engine agree on who is unfinished, wherever an interrupt struck."""
+        """Let front end and engine agree on unfinished requests, wherever an interrupt struck."""
         processor = self.output_processor
         gone = self.client.call("keep_only", list(processor.completions))
         told = {output.request_id for output in processor.inbox}

@@ -2,7 +2,7 @@
 
         "r7", n=3, seed=5   ->   "0_r7" seed=5     "1_r7" seed=6     "2_r7" seed=7
 
-The scheduler knows nothing of this. The children share the blocks of their common prompt only
+The scheduler sees ordinary requests. The children share the blocks of their common prompt only
 because the prefix cache finds the same hashes.
 
 Source: vllm/v1/engine/parallel_sampling.py#L13-L126 (ParentRequest) @ v0.22.1.

@@ -142,7 +142,7 @@ class PoolingTokenizer:
         options: Mapping[str, Any],
         how: Tokenization,
     ) -> list[int]:
-        """The same by a chat template, which knows the roles "query" and "document"."""
+        """The same by a chat template, which has the roles "query" and "document"."""
         if taken := [name for name in RESERVED if name in options]:
             raise ValueError(
                 "chat_template_kwargs contains reserved keys that conflict with fixed scorer "

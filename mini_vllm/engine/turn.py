@@ -18,7 +18,7 @@ class Turn:
 
     Args:
         has_requests: the scheduler's.
-        plan_step: make the next plan, and book what the engine knows of it.
+        plan_step: make the next plan, and record it.
         masks: what grammars let through in a plan.
         take_in: end a step with what its forward pass has brought.
     """

@@ -175,7 +175,7 @@ def make_bodies(
 def _models(
     args: argparse.Namespace, num_requests: int, model: str, rng: random.Random
 ) -> list[str]:
-    """Who answers each request.
+    """What answers each request.
 
     Source: vllm/benchmarks/serve.py#L741-L757 (benchmark) @ v0.22.1
     """

@@ -64,15 +64,15 @@ LEAST = {"max_concurrency": 1, "num_warmups": 0, "seed": 0, **SMALLEST}
 """The smallest that options can be, those of data sets with them."""
 SWITCHES = ("disable-tqdm", "skip-chat-template", "skip-tokenizer-init", "trust-remote-code")
 IGNORED = {
-    "tokenizer-mode": "there is one only",
-    "skip-chat-template": "so anyway; --backend openai-chat has the server format prompts",
-    "skip-tokenizer-init": "so anyway",
+    "tokenizer-mode": "there is one mode only",
+    "skip-chat-template": "prompts are sent as they are (--backend openai-chat: as messages)",
+    "skip-tokenizer-init": "a tokenizer is loaded only where a data set needs it",
     "trust-remote-code": "no code of a model is ever run",
-    "disable-tqdm": "there is no bar",
+    "disable-tqdm": "no progress bar is shown",
 }
 """Options of vLLM's that are taken and dropped, and why."""
 REFUSED = {
-    "there is none; leave it out": ("use-beam-search",),
+    "the benchmark has no beam search; leave it out": ("use-beam-search",),
     "prompts are not fetched from a hub; write them to a file, for --dataset-name custom": (
         "no-stream", "hf-subset", "hf-split", "hf-name", "hf-output-len", "sonnet-input-len",
         "sonnet-output-len", "sonnet-prefix-len", "spec-bench-output-len",
@@ -170,7 +170,7 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     """Source: vllm/benchmarks/serve.py#L1240-L1640 (add_cli_args) @ v0.22.1"""
     add = parser.add_argument
     add("--backend", choices=tuple(ENDPOINTS), default="openai",
-        help="interface that is asked (default openai: completions)")  # fmt: skip
+        help="interface of the server (default openai: completions)")  # fmt: skip
     add("--base-url", help="such as http://127.0.0.1:8000, instead of --host and --port")
     add("--host", default="127.0.0.1", help="of the server (default 127.0.0.1)")
     add("--port", type=int, default=8000, help="of the server (default 8000)")

@@ -1,4 +1,4 @@
-"""What ``bench serve`` asks the server besides answers: its models, its drafts, its profiler."""
+"""What ``bench serve`` reads of a server besides answers: its models, its drafts, its profiler."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Target:
             except OSError as error:
                 if isinstance(error, HTTPError) and error.code < 500:  # asking again is no help
                     raise ValueError(
-                        f"{where} answers {error.code} {error.reason}; a key is taken from "
-                        "OPENAI_API_KEY, and with --model the server is not asked"
+                        f"{where} answers {error.code} {error.reason}; set OPENAI_API_KEY to "
+                        "the server's key, or name the model with --model"
                     ) from error
                 if time.monotonic() > end:
                     raise ValueError(

@@ -192,5 +192,5 @@ def as_text(found: dict[str, Any], is_measured: bool) -> str:
         pays = "never" if tokens is None else f"{max(math.ceil(tokens), 1):,}"
         lines.append(f"{row['link']:14}{seconds * 1e3:9,.1f} ms  {pays}")
     slowest = in_units(found["slowest_link_bytes_per_s"])
-    lines += ["", f"a link of {slowest} a second, or slower, never pays: KV is computed as fast"]
+    lines += ["", f"at {slowest} a second or less, a transfer takes longer than computing the KV"]
     return "\n".join(lines)

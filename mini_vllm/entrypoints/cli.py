@@ -393,7 +393,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 
 def run_experts(args: argparse.Namespace) -> int:
-    """Who is hot among a model's experts."""
+    """Which of a model's experts are hot."""
     from mini_vllm.entrypoints.experts import run_with
 
     return run_with(load_llm(args), args)
@@ -413,8 +413,8 @@ def run_break_even(args: argparse.Namespace) -> int:
         raise ValueError(f"--input-len is {args.input_len}; it must be at least 1")
     if args.prefill_rate is None and args.model in by_shape():
         raise ValueError(
-            f"{args.model} is known by its shape alone, so nothing can be measured; say with "
-            "--prefill-rate how many tokens a second are computed"
+            f"{args.model} is known by its shape alone, so its speed cannot be measured "
+            "here; give the tokens a second that are computed with --prefill-rate"
         )
     options = engine_options_of(args)
     options.pop("scheduler_cls", None)

@@ -50,7 +50,7 @@ FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
 ASIDE = aiohttp.ClientTimeout(total=5)
 """Of questions beside a request, such as how long its prompt is."""
 DOWN_SECONDS = 10.0
-"""For which a server that has failed is asked only if all others have, too."""
+"""For which a server that has failed is used only if all others have, too."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Worker:
 
 @dataclass
 class Router:
-    """Decides who computes a prompt, and who goes on with it.
+    """Decides which machine computes a prompt, and which goes on with it.
 
     Args:
         prefill: servers that compute prompts; none: the decode servers do all.
@@ -140,7 +140,7 @@ class Router:
 
 
 def prefill_body(body: dict[str, Any]) -> dict[str, Any]:
-    """What a prefill server is asked: one token, at once, and to hold the KV."""
+    """The request to a prefill server: one token, not streamed, and the KV is to be held."""
     asked = {key: value for key, value in body.items() if key != "stream_options"}
     asked |= {"stream": False, "max_tokens": 1, "n": 1}
     asked["kv_transfer_params"] = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -377,11 +377,11 @@ def parse_worker(text: str) -> Worker:
     url, _, events = text.partition(",")
     if not url.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no server; write http://HOST:PORT, or http://...,tcp://..."
+            f"{text!r} is not the address of a server; write http://HOST:PORT, or http://...,tcp://..."
         )
     if events and not events.startswith(("tcp://", "ipc://")):
         raise argparse.ArgumentTypeError(
-            f"{events!r} is no place of events; write tcp://HOST:PORT or ipc://PATH"
+            f"{events!r} is not an address of KV events; write tcp://HOST:PORT or ipc://PATH"
         )
     return Worker(url.rstrip("/"), events or None)
 
@@ -401,7 +401,9 @@ def make_policy(name: str | None, prices: Path | None) -> FleetPolicy | None:
     try:
         known = Prices(**read_json(prices))
     except (OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{prices} holds no prices: {error}") from None
+        raise ValueError(
+            f"{prices} is not a file of prices: {error}; `python -m labkit arena prices` writes one"
+        ) from None
     return load_fleet_policy(name)(known)
 
 
@@ -419,7 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--block-size", type=int, default=16, help="tokens per block of the servers")
     add("--local-tokens", type=int, default=0, help="shorter prompts are not worth a transfer")
     add("--prefill-timeout", type=float, default=60.0, metavar="SECONDS")
-    add("--policy", help="who decides: earliest-first-token, or path/to/file.py:Class of your own")
+    add("--policy", help="the policy: earliest-first-token, or path/to/file.py:Class of your own")
     add("--prices", type=Path, metavar="FILE", help="for --policy: what work costs, as JSON")
     add("--promise", type=float, nargs=2, default=(0.5, 0.05), metavar=("TTFT", "TPOT"))
     add("--kv-tokens", type=int, default=16_384, help="for --policy: tokens whose KV fits a server")

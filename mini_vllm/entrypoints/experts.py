@@ -1,4 +1,4 @@
-"""``experts``: which experts of a mixture the tokens of some texts use, and who is hot."""
+"""``experts``: which experts of a mixture the tokens of some texts use, and which are hot."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def counted(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def run_with(llm: LLM, args: argparse.Namespace) -> int:
-    """Run the prompts and print who was hot. What the prefix cache has is not run, nor counted.
+    """Run the prompts and print the experts' loads; what the prefix cache has is not counted.
 
     Raises ValueError for a model without experts, or ranks that cannot share them.
     """

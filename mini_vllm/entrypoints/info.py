@@ -1,4 +1,4 @@
-"""What a model needs and what this machine offers, told before anything is loaded.
+"""What a model needs and what this machine offers, shown before anything is loaded.
 
 The model is built without values ("meta" tensors have a shape and no memory), so its size is that
 of the real one, quantised or not. From a hub only the small files come.

@@ -149,7 +149,7 @@ def serve_http(
         lifespan="off",
         ws="none",
     )
-    # What was made until here lives as long as the server: no collection need look at it again.
+    # What was made until here exists as long as the server: no collection need look at it again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_ALLOCATIONS)
@@ -173,7 +173,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def ask() -> None:
-        if asked.is_set():  # the second time: do not wait for those who still run
+        if asked.is_set():  # the second time: do not wait for running requests
             hurried.set()
         asked.set()
 

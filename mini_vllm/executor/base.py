@@ -52,7 +52,7 @@ class Executor(ABC):
         """Call ``method`` on every worker; the answers, in order of rank.
 
         Raises:
-            Exception: what it raised on the lowest rank that failed; the engine lives on.
+            Exception: what it raised on the lowest rank that failed; the engine goes on.
             TimeoutError: if a worker has not answered within ``timeout`` seconds.
             EngineDeadError: if a worker is gone.
 

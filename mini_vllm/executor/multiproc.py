@@ -64,10 +64,10 @@ class Answers:
     """Hands every answer to the call that waits for it, and notices when none can come any more.
 
     A thread of its own, so that Ctrl-C in the main thread never leaves half an answer in a pipe.
-    It knows nothing of the executor, which can be forgotten while it runs.
+    It has no reference to the executor, which can be freed while it runs.
 
     Attributes:
-        dead: why the engine is gone; None while it lives.
+        dead: why the engine is gone; None while it runs.
     """
 
     def __init__(self, workers: Sequence[WorkerHandle]) -> None:
@@ -160,7 +160,7 @@ class Answers:
         )
 
     def _silent(self, failed: WorkerHandle) -> str:
-        """Who else has not answered: perhaps the one that was waited for."""
+        """Ranks that have not answered: perhaps the one that was waited for."""
         with self._lock:
             ranks = {rank for _, rank in self._expected} - {failed.rank}
         others = [str(worker) for worker in self.workers if worker.rank in ranks]

@@ -131,13 +131,13 @@ class Pending:
     """Steps on their way. What fails in one of them, on any rank, fails all that wait.
 
     A rank that is stopped fails in nothing, and one that dies between two steps in none of them: a
-    thread of its own looks at the clock, and asks who is idle for a sign of life.
+    thread of its own looks at the clock, and pings workers that are idle.
 
     Args:
         seconds: how long the engine can live without the answers to a step.
 
     Attributes:
-        dead: why the engine is gone; None while it lives.
+        dead: why the engine is gone; None while it runs.
     """
 
     def __init__(self, seconds: float) -> None:

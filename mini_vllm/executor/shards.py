@@ -1,4 +1,4 @@
-"""Can packed weights be cut into shards? Asked before any process starts, and without memory."""
+"""Can packed weights be cut into shards? Checked before any process starts, and without memory."""
 
 from __future__ import annotations
 

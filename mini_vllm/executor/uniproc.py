@@ -100,7 +100,7 @@ class LoneWorker:
         """Why a step has failed. Raises EngineDeadError if each further one would fail as well."""
         if self.worker.is_lost():
             raise EngineDeadError(
-                f"{self.worker.device} answers no more: {error}; start a new process"
+                f"{self.worker.device} no longer responds: {error}; start a new process"
             ) from error
         logger.exception("the forward pass failed; its requests end with an error")
         return f"the forward pass failed: {error}"

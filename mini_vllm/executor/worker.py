@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 class Worker:
     """Made ready in this order, for each step needs what the one before has left::
 
-        init_device()          which device, and who the others are
+        init_device()          the device, and the group of all ranks
         load_model()           weights, on the device; slots for adapters
         num_blocks_that_fit()  what memory is left, in KV blocks
         initialize(n, length)  the KV cache and the runner
@@ -127,7 +127,7 @@ class Worker:
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
         wanted, ranks = self.config.model, self.config.parallel
-        load_general_plugins()  # a process of its own knows none yet
+        load_general_plugins()  # a process of its own has none yet
         self.device = pick_device(wanted.device, self.device_index)
         self.platform.check_workers(ranks.world_size)
         dtype = None if wanted.dtype == "auto" else getattr(torch, wanted.dtype)
@@ -455,7 +455,7 @@ class Worker:
         self.model_runner.scrub()
 
     def pid(self) -> int:
-        """The process that the worker lives in."""
+        """The process of the worker."""
         return os.getpid()
 
     def model_dtype(self) -> str:

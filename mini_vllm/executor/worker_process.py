@@ -34,7 +34,7 @@ STEP_METHODS = ("execute_model", "sample_tokens")
 
 @dataclass(frozen=True)
 class Call:
-    """What all workers are told to do.
+    """Calls that go to all workers.
 
     Args:
         number: of the call; answers repeat it, so that a late one is not taken for another's.

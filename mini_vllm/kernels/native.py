@@ -5,7 +5,7 @@ folder, where every later program finds it. Without a compiler, or with MINI_VLL
 everything runs through PyTorch's operations, more slowly: the functions here then answer that they
 cannot help (`can_run`). Why they cannot stands in the log and in `make doctor`.
 
-The library has a plain C interface and knows nothing of PyTorch: it gets addresses and sizes.
+The library has a plain C interface, without PyTorch: it gets addresses and sizes.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctyp
 class Matrix(ctypes.Structure):
     """A packed weight `[N, K]`, and what belongs to it; `cpu.cpp` has this structure, too.
 
-    The constructors below make the kinds that it knows. All tensors must outlive this.
+    The constructors below make the kinds that it supports. All tensors must outlive this.
     """
 
     _fields_ = [
@@ -640,13 +640,13 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 
 def can_multiply_groups(rows: int, columns: int, group: int) -> bool:
-    """Whether `Matrix.of_groups` knows such a weight: whole blocks, and no sum too large."""
+    """Whether `Matrix.of_groups` takes such a weight: whole blocks, and no sum too large."""
     fits = rows % ROWS == 0 and columns % group == 0 and group % 8 == 0 and group <= MOST_GROUP
     return fits and library() is not None
 
 
 def can_multiply_int8(weight: Tensor) -> bool:
-    """Whether `Matrix.of_int8` knows int8 `weight` `[N, K]`: whole blocks, no sum too large."""
+    """Whether `Matrix.of_int8` takes int8 `weight` `[N, K]`: whole blocks, no sum too large."""
     fits = can_pack(weight) and weight.shape[1] <= MOST_INT8_COLUMNS
     return fits and library() is not None
 

@@ -22,7 +22,7 @@ def tile_masses_kernel(
     """Largest logit of a tile, and the sum of exp((logit - largest) / temperature). Grid: (B, N).
 
     A greedy row counts as one of temperature 1. A tile of -inf alone has mass 0; NaN or +inf make
-    the mass NaN, by which the second kernel knows that the row failed.
+    the mass NaN, which tells the second kernel that the row failed.
     """
     row = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)

@@ -72,7 +72,8 @@ def break_even_tokens(
     """From how many tokens on carrying is faster than computing.
 
     Computing takes ``1 / prefill_rate`` seconds a token, carrying ``bytes_per_token / bandwidth``
-    and ``fixed_seconds`` once. Attention's square is left out: it speaks for carrying.
+    and ``fixed_seconds`` once. Attention's square is left out; with it carrying would pay even
+    sooner.
 
     Args:
         bandwidth: bytes per second.

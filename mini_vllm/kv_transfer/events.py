@@ -1,6 +1,6 @@
-"""What others are told of the prefix cache: which blocks can be found here, and which no longer.
+"""Events of the prefix cache: which blocks can be found here, and which no longer.
 
-A router that hears this knows, before it sends a request anywhere, who has its beginning already::
+A router that reads them can send a request to an engine that has its beginning already::
 
     engine ── BlockStored(hashes, parent, tokens) ──►  router: worker 3 has these 12 blocks
            ── BlockRemoved(hashes) ─────────────────►  router: ... and this one no longer

@@ -77,8 +77,8 @@ class MultiConnector(KVConnectorBase_V1):
             KVConnectorFactory.get_connector_class(each)
         if [each.kv_connector for each in inner].count("P2pTcpConnector") > 1:
             raise ValueError(
-                "connectors has P2pTcpConnector more than once; a caller can be told of one place "
-                "where its KV is held; keep one of them"
+                "connectors has P2pTcpConnector more than once; the answer to a request "
+                "can name one address of its KV; keep one of them"
             )
 
     # ------------------------------------------------------------------ the scheduler's half
@@ -105,7 +105,7 @@ class MultiConnector(KVConnectorBase_V1):
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
-        """Only the one that was chosen hears of tokens to load, the others of an admission."""
+        """Only the chosen one gets tokens to load, the others an admission."""
         chosen = self.chosen.pop(request.request_id, None) if num_external_tokens else None
         for index, part in enumerate(self.parts):
             count = num_external_tokens if index == chosen else 0
@@ -124,7 +124,7 @@ class MultiConnector(KVConnectorBase_V1):
     def request_finished(
         self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Blocks stay until every connector that wants them has said that it is done.
+        """Blocks stay until every connector that keeps them has said that it is done.
 
         Raises:
             ValueError: if two connectors have something to tell the caller.
@@ -179,7 +179,7 @@ class MultiConnector(KVConnectorBase_V1):
             part.wait_for_save()
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Who has received has; who has sent has when all that keep its blocks have."""
+        """Received: as reported. Sent: when all that keep the request's blocks have reported it."""
         sent: set[str] = set()
         received: set[str] = set()
         for part in self.parts:

@@ -314,7 +314,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         is named, whatever has come of it: with its KV in place (:meth:`_place`), or with its blocks
         among ``self.invalid``. It leaves ``self.fetches``, so that an answer that comes after
         the deadline finds no request: the blocks may be another request's by then. The other engine
-        is told that it need not hold on (:meth:`_tell_done`).
+        gets a message that it can free its blocks (:meth:`_tell_done`).
 
         Returns:
             What ``self.leases.take_ended`` names now, and the requests whose fetch is over. Both

@@ -18,7 +18,7 @@ SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 ANSWER_SECONDS = 1.0
 """Longer no step waits for an answer; what is not there by then is computed."""
 PAUSE_SECONDS = 5.0
-"""After a failure the store is not asked for so long: a step must not wait again and again."""
+"""After a failure the store is not used for so long: a step must not wait again and again."""
 
 
 def is_address(path: str) -> bool:

@@ -31,7 +31,7 @@ class PrefixIndex:
         """Take in what a worker tells, in its order.
 
         A BlockStored is one more copy of each of its hashes, a BlockRemoved one less; a hash
-        without a copy is forgotten, and one that was never told of is ignored. AllBlocksCleared
+        without a copy is forgotten, and one that no event has named is ignored. AllBlocksCleared
         empties the worker's part.
         """
         known = self.copies.setdefault(worker, {})
@@ -74,8 +74,8 @@ def choose_worker(
 
     A worker's cost is the tokens queued before it, plus those of the prompt that it does not have:
     ``queued_tokens[i] + num_prompt_tokens - scores[i] * block_size``. Of equal ones the first
-    counts. Who only looks at the prefix sends a popular one to a single worker for ever; who only
-    looks at the queue computes it everywhere.
+    counts. By the prefix alone, a popular one goes to a single worker for ever; by the queue alone,
+    it is computed everywhere.
 
     Args:
         scores: per worker, blocks of the prompt that it has (:meth:`PrefixIndex.score`).

@@ -30,7 +30,7 @@ LINGER_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a decode side asks for."""
+    """The question of a decode side."""
 
     kind: str
     """ "read" or "done"."""
@@ -47,8 +47,8 @@ class BlockServer:
     """Answers questions, in a thread of its own.
 
     Args:
-        serve: gives the payload for a "read", and hears of a "done"; what it raises as ValueError
-            is told to the asker.
+        serve: gives the payload for a "read", and is called for a "done"; a ValueError from it
+            is the answer.
 
     Raises:
         ValueError: if the port is taken.
@@ -87,7 +87,7 @@ class BlockServer:
         self._socket.close()
 
     def _answer(self, frames: Sequence[bytes]) -> list[bytes] | None:
-        """Both frames of an answer; None if the question wants none. Nonsense gets an error."""
+        """Both frames of an answer; None if the question needs none. Nonsense gets an error."""
         try:
             fields = msgspec.msgpack.decode(frames[0])
             question = Question(**fields)
@@ -106,7 +106,7 @@ class BlockServer:
 
 
 class BlockClient:
-    """Asks, and tells. May be called from several threads."""
+    """Sends questions and notices. May be called from several threads."""
 
     def __init__(self) -> None:
         import zmq

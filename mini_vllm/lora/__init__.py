@@ -1,6 +1,6 @@
 """LoRA: many fine-tunes of one base model, side by side in one batch.
 
-request.py      LoRARequest: which adapter a request wants
+request.py      LoRARequest: which adapter a request uses
 registry.py     from a request to the adapter's key, `name@digest of its contents`
 scheduling.py   the gate: how many adapters may run at once
 peft.py         what an adapter's config and its tensors' names mean

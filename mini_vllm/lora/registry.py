@@ -67,7 +67,7 @@ def read_adapter(path: str | Path) -> AdapterFiles:
 
 
 class Adapter(NamedTuple):
-    """An adapter that the engine knows."""
+    """An adapter that is registered."""
 
     key: str
     name: str
@@ -75,7 +75,7 @@ class Adapter(NamedTuple):
 
 
 class AdapterRegistry:
-    """The adapters that the engine has been told of, by their numbers."""
+    """The adapters that are registered, by their numbers."""
 
     def __init__(self) -> None:
         self.adapters: dict[int, Adapter] = {}

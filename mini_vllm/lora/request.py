@@ -1,4 +1,4 @@
-"""Which adapter a request wants."""
+"""Which adapter a request uses."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def first_difference(num_layers: int, differs: Callable[[int], bool]) -> int | N
 
     `differs(index)` runs a model through layer `index` and compares, so it is slow. If a layer's
     output differs, so do those of all layers behind it. For none is it asked twice, and at most
-    `num_layers.bit_length()` times in all. Without layers it is not asked.
+    `num_layers.bit_length()` times in all. Without layers it is not called.
     """
     low, high = 0, num_layers  # the first that differs is one of low .. high; high: none does
     while low < high:

@@ -162,7 +162,7 @@ def _merged(merge: Any) -> list[str]:
 
 
 def load_tokenizer(folder: str | Path) -> Any:
-    """The tokenizer of a folder or a GGUF file, of the `transformers` kind; never asks a hub.
+    """The tokenizer of a folder or a GGUF file, of the `transformers` kind; no hub is used.
 
     A model that sees may keep its chat template with its processor, in a file that the library's
     tokenizer does not read. It is `processor_chat_template` here, and `chat_template` as well if

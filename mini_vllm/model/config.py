@@ -237,7 +237,8 @@ def check_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
             nearest = difflib.get_close_matches(str(key), sorted(known), n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else "leave it out"
             raise ValueError(
-                f"hf_overrides has {key}={show(overrides[key])}, which nothing here reads; {hint}"
+                f"hf_overrides has {key}={show(overrides[key])}, which the engine does not read; "
+                f"{hint}"
             )
 
 

@@ -52,7 +52,7 @@ AS_IT_IS: dict[str, tuple[Any, ...]] = {
 }
 """Entries of other engines, and the values that ask for what is so anyway."""
 SAY_NOTHING = ("bos_token_id", "pad_token_id", "transformers_version", "_from_model_config")
-"""Entries that tell of the model, or of who wrote the file; a text is the same without them."""
+"""Entries that describe the model, or the file's author; a text is the same without them."""
 
 
 def default_sampling_params(
@@ -120,8 +120,8 @@ def check_override(override: Mapping[str, Any]) -> None:
         nearest = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"it may have {', '.join(known)}"
         raise ValueError(
-            f"override_generation_config has {name}={show(override[name])}, which changes nothing "
-            f"here; leave it out; {hint}"
+            f"override_generation_config has {name}={show(override[name])}, which has no effect "
+            f"in this engine; leave it out; {hint}"
         )
 
 

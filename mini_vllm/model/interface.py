@@ -1,4 +1,4 @@
-"""What the rest of the engine asks of a model."""
+"""What the rest of the engine needs of a model."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class RMSNorm(nn.Module):
 
 @functools.cache
 def scalar(value: float) -> Tensor:
-    """`value` as a tensor, which `addcmul` wants, made once."""
+    """`value` as a tensor, which `addcmul` needs, made once."""
     return torch.tensor(value, dtype=torch.float32)
 
 
@@ -220,7 +220,7 @@ class QuantConfig(Protocol):
 
 @dataclass(frozen=True)
 class Build:
-    """What every layer of a model is told when it is built.
+    """The settings with which every layer of a model is built.
 
     Args:
         backend: computes attention; None where there is none.
@@ -255,7 +255,7 @@ class Build:
         return method or UnquantizedLinearMethod(self.values)
 
     def for_tied_head(self) -> Build:
-        """What a head is told that shares its weight with the embedding."""
+        """The settings of a head that shares its weight with the embedding."""
         rounds = self.quant is not None and self.quant.rounds_tied_head
         return self if rounds else Build(values=self.values)
 
@@ -388,7 +388,7 @@ class Linear(nn.Module):
     Several projections of the same input are one matrix whose rows are stacked; `output_sizes`
     says how many rows each has. One product instead of three costs less than three small ones.
 
-    Three strategies, none of which knows the others: `quant_method` (how numbers are held),
+    Three strategies, independent of each other: `quant_method` (how numbers are held),
     `layout` (which part is here) and `adapters` (what is added; None, or set after loading).
 
     Args:
@@ -420,7 +420,7 @@ class Linear(nn.Module):
         self.adapters: Adapters | None = None
         self.blocks: Tensor | None = None
         self.matrix: native.Matrix | None = None
-        """What `cpu.cpp` multiplies by, if the weight is quantised in a form that it knows."""
+        """What `cpu.cpp` multiplies by, if the weight is quantised in a form that it supports."""
         self.order: Tensor | None = None  # in which the columns are kept, if not in their own
         self.is_stacked_in_file = False  # its projections are one tensor in the checkpoint, too
         self.quant_method = build.method(self, prefix)

@@ -41,7 +41,7 @@ class LazyTokenizer:
 
     Args:
         backend: of the `tokenizers` library. It is the same as `whole.backend_tokenizer`.
-        eos_token: a word that it knows, or None.
+        eos_token: a word of its vocabulary, or None.
         load: makes `whole`.
     """
 

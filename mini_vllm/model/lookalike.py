@@ -37,8 +37,8 @@ def refusal(
     if same is None:
         return message
     return (
-        f"{message}; its tensors and their shapes are exactly those of {same}, and its config has "
-        f"nothing that speaks against it: if you know that it computes as that, pass "
+        f"{message}; its tensors and their shapes are exactly those of {same}, and no entry of its "
+        f"config contradicts it: if the model computes as {same} does, pass "
         f'hf_overrides={{"architectures": ["{same}"]}}'
     )
 

@@ -1,6 +1,6 @@
 """Mistral: Llama, with a window in all layers if the config has one.
 
-The window is a matter of the config (`families.sliding_windows`), and attention knows windows.
+The window is a matter of the config (`families.sliding_windows`), and attention supports windows.
 Source: vllm/model_executor/models/mistral.py#L230-L342 (MistralForCausalLM) @ v0.22.1.
 """
 

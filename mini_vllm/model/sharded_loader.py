@@ -3,6 +3,9 @@
 `loader.load_weights` copies whole tensors into rows, which is all that a whole model in its own
 dtype needs. This loader serves the rest: of each tensor in the file it reads only the slice that
 the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its projection lies.
+Names are checked and whole tensors copied by the functions of `loader`. The loop is its own: a
+right `load_weights` may read in any order, open all files at once, or go from target to target,
+so slices cannot be handed to it.
 
     k_proj.qweight in the file [in / 8, out]      rank 1 of 2, rows 32 .. 64 of the matrix
     out_dim = 1, in_dim = 0, in_pack = 8       -> columns 32 .. 64, behind those of q_proj
@@ -200,7 +203,7 @@ def _log_ignored(names: Sequence[str], folder: Path) -> None:
     if names:
         logger.info(
             "%s: %d tensors are left out, the first of them %s: they draft several tokens at once "
-            "(MTP), which is not supported, and what the model says does not depend on them",
+            "(MTP), which is not supported; the model's output does not depend on them",
             folder, len(names), names[0],
         )  # fmt: skip
 
@@ -225,8 +228,8 @@ def copy_slice(target: Target, tensors: Any, name: str, file: Path) -> None:
 
     `tensors.get_slice(name)` reads nothing yet; indexed with a tuple, one slice a dimension, it
     reads just that. `target.shape` is the tensor's. A cut may end behind it, and even begin there:
-    a padded vocabulary. Ask the file for nothing behind its end: what is not there is zero.
-    `copy_weight` converts the dtype.
+    a padded vocabulary. Read nothing behind its end: what is not there is zero. `copy_weight`
+    converts the dtype.
     """
     index = [slice(None)] * len(target.shape)
     for dim, cut in target.cuts.items():

@@ -41,8 +41,8 @@ def untied_if_different(args: ModelArgs, path: Path) -> ModelArgs:
     if torch.equal(head.to(embedding.dtype), embedding):
         return args
     logger.warning(
-        "%s has a lm_head.weight that is not the embedding, and its config.json says "
-        "tie_word_embeddings; the head of the file is used; set the entry to false",
+        "%s: config.json has tie_word_embeddings=true, but lm_head.weight differs from the "
+        "embedding; the file's head is used; set the entry to false",
         path,
     )
     return replace(args, tie_word_embeddings=False)

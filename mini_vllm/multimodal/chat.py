@@ -129,7 +129,7 @@ def encode_chat(
 
 
 def with_placeholders(text: str) -> str:
-    """A conversation as its reader knows it: with the placeholder where each picture is."""
+    """A conversation as text: with the placeholder where each picture is."""
     return text.replace(PICTURE, PLACEHOLDER)
 
 

@@ -21,7 +21,7 @@ def hash_image(image: Image.Image, options: Mapping[str, Any]) -> str:
     The bytes of the pixels alone are not enough: 30 x 100 pixels and 100 x 30 may have the same
     ones, and so may two pictures whose palettes give them other colors. So a header goes before
     them: mode ("RGB", "L", "P", ...), size, palette, transparency and ``options``, with keys in
-    sorted order so that equal options are equal text. An option that JSON does not know counts by
+    sorted order so that equal options are equal text. An option of a type that JSON lacks counts by
     its ``str()``.
 
     Source: vllm/multimodal/hasher.py#L50-L162 (MultiModalHasher) @ v0.22.1

@@ -133,7 +133,7 @@ def _fetch(index: int, url: str, allowed_domains: Sequence[str]) -> bytes:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ValueError(f"image {index}: the URL {show(url)} is none: {error}") from None
+        raise ValueError(f"image {index}: {show(url)} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https"):
         raise ValueError(
             f"image {index}: the URL {show(url)} cannot be used; pass a data URL or a PIL image"

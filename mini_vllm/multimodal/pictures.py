@@ -67,8 +67,8 @@ def as_rgb(index: int, image: Image.Image, on_white: bool) -> Image.Image:
         image = _from_16_bits(image)
     if image.mode in UNSCALED:
         raise ValueError(
-            f"image {index} has mode {image.mode!r}, {UNSCALED[image.mode]}; what is black and "
-            "what is white in it is not known; scale it to 0..255 and convert it to 'L' or 'RGB'"
+            f"image {index} has mode {image.mode!r}, {UNSCALED[image.mode]}; its values "
+            "for black and white are not defined; scale it to 0..255 and convert it to 'L' or 'RGB'"
         )
     try:
         if on_white and image.has_transparency_data:

@@ -152,8 +152,8 @@ class MultiModalProcessor:
         known = sorted(processor.valid_kwargs.__annotations__)
         if unknown := sorted(set(merged) - set(known)):
             raise ValueError(
-                f"mm_processor_kwargs has {unknown[0]!r}; the image processor of this model knows "
-                f"{', '.join(known)}"
+                f"mm_processor_kwargs has {unknown[0]!r}; the keys of this model's image "
+                f"processor are {', '.join(known)}"
             )
         for name, ours in (
             ("patch_size", self.vision.patch_size),
@@ -163,8 +163,8 @@ class MultiModalProcessor:
             if getattr(processor, name, None) != ours:
                 where = "mm_processor_kwargs" if name in merged else repr(str(self.folder))
                 raise ValueError(
-                    f"the image processor has {name} {getattr(processor, name, None)} "
-                    f"({where}); config.json says {ours}"
+                    f"{name} of the image processor is {getattr(processor, name, None)} ({where}); "
+                    f"it must be {ours}, as in config.json"
                 )
         return processor
 

@@ -63,7 +63,7 @@ class SpecDecodingProm:
 
 
 class ExternalCacheProm:
-    """Counters of what a KV connector was asked for, and what it had.
+    """Counters of lookups in a KV connector, and of hits.
 
     Source: vllm/v1/metrics/loggers.py#L563-L590 (PrometheusStatLogger) @ v0.22.1
     """

@@ -60,7 +60,7 @@ def trace_file(profiler_config: Mapping[str, Any], prefix: str | None, number: i
     folder = profiler_config.get("torch_profiler_dir")
     if not folder:
         raise ValueError(
-            "start_profile needs to know where to write; pass "
+            "start_profile has no folder to write to; pass "
             'profiler_config={"torch_profiler_dir": FOLDER}'
         )
     Path(folder).mkdir(parents=True, exist_ok=True)

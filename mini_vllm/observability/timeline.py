@@ -1,4 +1,4 @@
-"""A record of every step, one JSON object a line: who computed what, and where blocks went.
+"""A record of every step, one JSON object a line: tokens of each request, and where blocks went.
 
 The lines have the format that traces are compared in (``python -m labkit trace run``), so a run
 of the real engine can be laid beside a replay. Two fields more describe the run, for those who
@@ -27,7 +27,7 @@ _STATUS_NAMES = {
 
 
 class Observed(Protocol):
-    """What can be recorded: steps that are told to observers, and the scheduler that plans them."""
+    """What can be recorded: steps that observers get, and the scheduler that plans them."""
 
     scheduler: Scheduler
     observers: list[Any]

@@ -1,4 +1,4 @@
-"""What the engine asks about a device.
+"""What the engine must know about a device.
 
 Source: vllm/platforms/interface.py#L105-L1024 (Platform) @ v0.22.1.
 """
@@ -16,7 +16,7 @@ HALF_AND_FULL = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Platform:
-    """One kind of device: what it can do, and how it is told to.
+    """One kind of device: what it can do, and how it is used.
 
     The answers here promise nothing, and hold on any device that torch has. A platform overrides
     those for which it has a better one. None of them keeps state.
@@ -152,5 +152,5 @@ class UnspecifiedPlatform(Platform):
         """Raises ValueError."""
         raise ValueError(
             f"device is {name!r}; it must be 'auto', 'cpu', 'cuda' or 'mps', one with a number "
-            "such as 'cuda:1', or the device of a plugin, and none that is installed brings it"
+            "such as 'cuda:1', or the device of a plugin; no installed plugin has it"
         )

@@ -1,7 +1,7 @@
 """What the other schedulers share: they plan a step in their own order, and the rest is the core's.
 
-A policy decides who computes how much. It does so on the same requests, the same block pool and
-the same worker as the core's scheduler, so that runs can be laid side by side.
+A policy decides how many tokens each request computes. It does so on the same requests, the same
+block pool and the same worker as the core's scheduler, so that runs can be laid side by side.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class PoolingArgs:
         return self.dense[-1].out_features if self.dense else self.hidden_size
 
     def pooling_type(self, task: str) -> str:
-        """ "LAST", "CLS", "MEAN", "ALL" or "STEP". Classes of tokens are told of all."""
+        """ "LAST", "CLS", "MEAN", "ALL" or "STEP". Classes of tokens come for all tokens."""
         kinds = {
             "token_embed": self.pooler.tok_pooling_type,
             "token_classify": "ALL",

@@ -142,7 +142,10 @@ def _head_row(folder: Path, token_id: int) -> Tensor:
     files = {name: file for file in tensor_files(folder) for name in file.header}
     name = next((name for name in names if name in files), None)
     if name is None:
-        raise ValueError(f"{str(folder)!r} has none of {', '.join(names)}")
+        raise ValueError(
+            f"{str(folder)!r} has none of the tensors {', '.join(names)}, of which "
+            "a classifier of words is made"
+        )
     with files[name].open() as tensors:
         return tensors.get_slice(name)[token_id : token_id + 1][0]
 

@@ -85,7 +85,7 @@ def can_multiply_int8() -> bool:
 
 # ---------------------------------------------------------------- numbers in groups
 def group_size(columns: int, group: int) -> int | None:
-    """A group size that our product knows, and whose groups lie inside the given ones."""
+    """A group size that our product supports, and whose groups lie inside the given ones."""
     return next((g for g in GROUPS if group % g == 0 and columns % g == 0), None)
 
 

@@ -1,6 +1,6 @@
 """The entries of a checkpoint's `quantization_config`, and what they may be.
 
-A file may hold anything: what is read is checked first, and a fault is told by the entry's name.
+A file may hold anything: what is read is checked first, and an error names the entry.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def top_n_sigma(logits: Tensor, num_sigmas: Tensor) -> Tensor:
         logits   10  8  7  0  -inf      mean 6.25, deviation 3.77
         1.0      10  8  7               at least 10 - 3.77; what is ruled out does not count
 
-    A temperature scales logits and deviation alike, so it changes nothing about who stays.
+    A temperature scales logits and deviation alike, so the same tokens stay.
 
     Args:
         logits: ``[B, V]``.

@@ -75,7 +75,7 @@ class SamplingMetadata:
         top_k: [B] int64; 0 is off. top_p: [B] float32; 1 is off. min_p: [B] float32; 0 is off.
         seeds: [B] int64, the 64 bits of each row's seed.
         num_output_tokens: [B] int64, so also the index of the output token to sample next.
-        max_num_logprobs: largest `logprobs` of any row; None when no row wants them.
+        max_num_logprobs: largest `logprobs` of any row; None when no row needs them.
         allowed: [B, V] bool, True where `allowed_token_ids` lets a token through.
     """
 

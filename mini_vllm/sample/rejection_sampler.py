@@ -126,8 +126,8 @@ def rejection_random_sample(
 ) -> Tensor:
     """Keep each draft with probability min(1, p / q), up to the first that is rejected.
 
-    Asked as ``u * q < p``, it needs no division; and with p = 0 the answer is no for every u.
-    A draft that q cannot have drawn is rejected.
+    Compared as ``u * q < p``, it needs no division; and with p = 0 no u accepts the draft. A draft
+    that q cannot have drawn is rejected.
 
     Args:
         draft_token_ids: ``[N]`` int64.

@@ -42,8 +42,8 @@ def check_drafter(config: EngineConfig, target: ModelArgs) -> None:
     elif args.vocab_size != target.vocab_size:
         raise ValueError(
             f"the draft model in {str(folder)!r} has a vocabulary of {args.vocab_size} tokens and "
-            f"the model one of {target.vocab_size}; drafts would mean other words; use a draft "
-            "model with the same tokenizer"
+            f"the model one of {target.vocab_size}; the ids of drafts would be other "
+            "words; use a draft model with the same tokenizer"
         )
 
 

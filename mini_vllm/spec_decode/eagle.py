@@ -97,7 +97,7 @@ class EagleProposer:
         kv_cache: of one layer; as many blocks as the target's, of the same size.
         num_speculative_tokens: most drafts a request gets.
         max_model_len: tokens up to which it may draft.
-        device: where all of it lives.
+        device: of all tensors.
     """
 
     def __init__(

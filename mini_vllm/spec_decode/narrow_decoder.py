@@ -2,7 +2,7 @@
 
 A small model is done sooner than its inputs are: to look up tokens and slots, to embed and to
 rotate takes a dozen operations in Python, and each layer another call. Here `cpu.cpp` does all of
-it, with the layers that `model/narrow.py` knows:
+it, with the layers that `model/narrow.py` supports:
 
     rows, positions -> token ids, slots -> embedding -> layers -> norm -> head -> logits
 

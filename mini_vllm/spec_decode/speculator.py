@@ -41,10 +41,10 @@ class Speculator:
     """Has drafts verified, and guesses the next ones.
 
     Args:
-        proposer: who guesses.
-        rejection_sampler: who judges.
+        proposer: makes the drafts.
+        rejection_sampler: judges them.
         batch: the runner's; rows are written behind their tokens.
-        device: where the model lives.
+        device: of the model.
     """
 
     def __init__(

@@ -222,7 +222,7 @@ def written_as_ebnf(pattern: Pattern) -> str:
             return grouped_ebnf(part) + times
         case Anchor():
             raise ValueError("has a ^ or $ inside a terminal; leave it out")
-    raise ValueError("has a class of characters that nothing is in")
+    raise ValueError("has a character class without characters; remove it, or add some")
 
 
 def grouped_ebnf(pattern: Pattern) -> str:

@@ -263,9 +263,9 @@ class StructuredOutputManager(SchedulerExtension):
         """Whether a request that waits for its grammar has it. Never waits itself.
 
         The compilation is `request.structured_output_request.future`; where one of the two is None,
-        nothing is ready. `done()` is asked before the result is: `result()` would stand still, and
-        with it every other request. A compilation that failed or was cancelled is not ready
-        either: its exception belongs to this request, and is told by `failures`.
+        nothing is ready. `done()` is checked before the result is read: `result()` would stand
+        still, and with it every other request. A compilation that failed or was cancelled is not
+        ready either: its exception belongs to this request, and is told by `failures`.
         """
         constraint = request.structured_output_request
         if constraint is None or constraint.future is None or not constraint.future.done():

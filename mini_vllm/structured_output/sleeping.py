@@ -1,4 +1,4 @@
-"""A grammar that sleeps while the model thinks, and begins behind the end of its reasoning.
+"""A grammar that is off during the model's reasoning, and begins behind its end.
 
 ::
 

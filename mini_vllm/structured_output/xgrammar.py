@@ -267,7 +267,7 @@ def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
         keywords.add("$ref")  # to a place that is not looked at below
     properties = schema.get("properties", {})
     if not set(schema.get("required", [])) <= properties.keys():
-        keywords.add("required")  # it knows only those of properties
+        keywords.add("required")  # it enforces only those of properties
     if properties and schema.get("additionalProperties", not close_objects) is not False:
         keywords.add("additionalProperties")  # a name of properties, written with escapes, is one
     if keywords:

@@ -37,7 +37,7 @@ class RunnerAdapters:
 
     Args:
         manager: of this rank.
-        runner: knows the requests; ``lora_name`` of each is the key of its adapter.
+        runner: has the requests; ``lora_name`` of each is the key of its adapter.
     """
 
     def __init__(self, manager: LoRAModelManager, runner: RunnerFrame) -> None:

@@ -10,7 +10,7 @@ A window's layers see a shortened sequence, whose table begins at the first bloc
     seen          [ b7 ][ b3 ][ b9 ]     6 tokens of context in place of 8; distances are the same
 
 So attention does no work for what has left the window, and never reads a block that the scheduler
-has given to another request meanwhile: the worker is not told of that.
+has given to another request meanwhile: the worker does not learn of that.
 
 Source: vllm/v1/worker/gpu_model_runner.py#L2183-L2482 (GPUModelRunner._build_attention_metadata)
 @ v0.22.1. Difference: there a window's table keeps its length, and kernels skip its begin.

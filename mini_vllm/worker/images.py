@@ -59,11 +59,11 @@ def profile_encoder(
 
 
 class RunnerImages:
-    """Knows the images of all requests, and holds their encodings.
+    """The images of all requests, and their encodings.
 
     Args:
         model: has the encoder.
-        runner: knows the requests; its ``encoder_cache`` holds ``[rows, width]`` by hash.
+        runner: has the requests; its ``encoder_cache`` holds ``[rows, width]`` by hash.
     """
 
     def __init__(self, model: Qwen3VLForConditionalGeneration, runner: RunnerFrame) -> None:
@@ -177,7 +177,7 @@ class RunnerImages:
     def keep(self, result: ModelRunnerOutput) -> None:
         """The step is done: keep its encodings, but not those of a request that failed.
 
-        With late results the scheduler has planned another step before it hears of a failure, and
+        With late results the scheduler has planned another step before a failure is reported, and
         that step may count on them. So all are kept until it has them forgotten.
         """
         for mm_hash, rows in self._fresh.items():

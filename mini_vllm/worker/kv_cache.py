@@ -192,7 +192,7 @@ class KVCache:
         self.host_tensors = self._make(layout, num_host_blocks, cpu)
 
     def _make(self, layout: CacheLayout, num_blocks: int, device: torch.device) -> list[Tensor]:
-        """A tensor for each position, in the shape that attention wants."""
+        """A tensor for each position, in the shape that attention takes."""
         spec, dtype = layout.spec, layout.spec.dtype
         token = spec.num_kv_heads * spec.width * dtype.itemsize
         shape: tuple[int, ...] = (layout.plane_bytes // token, spec.num_kv_heads, spec.width)

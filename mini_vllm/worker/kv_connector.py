@@ -81,7 +81,7 @@ def layer_name(index: int) -> str:
 
 
 def works_by_layer(connector: KVConnectorBase_V1) -> bool:
-    """Whether a connector wants to hear of single layers; if not, a decode step pays nothing."""
+    """Whether a connector is called for single layers; if not, a decode step has no extra cost."""
     kind, base = type(connector), KVConnectorBase_V1
     return (
         kind.wait_for_layer_load is not base.wait_for_layer_load

@@ -1,4 +1,4 @@
-"""Late results: tokens that are sampled, and that only the device knows.
+"""Late results: tokens that are sampled, and that only the device has.
 
 With one plan more on its way, the next step is prepared before the host has seen the tokens of the
 last one. So a row gets a *cell* for its new token at once, and in the cell stands where the token
@@ -86,7 +86,7 @@ def _to_host(tensor: Tensor, stream: Any) -> Tensor:
 
 
 class LateOutput:
-    """The answer to one step, before the host knows it.
+    """The answer to one step, before the host has it.
 
     Args:
         result: what is known already; the rest comes with :meth:`get_output`.

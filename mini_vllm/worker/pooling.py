@@ -40,7 +40,7 @@ class RunnerPooler:
         """Of prompts that are not whole yet."""
 
     def update(self, plan: SchedulerOutput) -> None:
-        """Hear of new requests, and forget those that have ended."""
+        """Add new requests, and forget those that have ended."""
         for req_id in plan.finished_req_ids:
             for known in (self._prompts, self._params, self._kept):
                 known.pop(req_id, None)

@@ -68,7 +68,7 @@ class RunnerFrame(ABC):
             ``[T, H]``, and ``compute_logits`` maps ``[B, H]`` to ``[B, V]``.
         kv_cache: blocks for all layers.
         max_num_seqs, max_model_len, block_size: the size of the batch's rows.
-        device: where the model lives.
+        device: of the model.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RunnerFrame(ABC):
         """A copy on the device."""
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Both halves of a step, for those who have nothing to do in between."""
+        """Both halves of a step, for a caller with nothing to do in between."""
         self.execute_model(plan)
         return self.sample_tokens(None)
 
@@ -247,13 +247,13 @@ class RunnerFrame(ABC):
         return logits
 
     def scrub(self) -> None:
-        """A request has failed: what it left in the caches must not spoil those who come after."""
+        """A request has failed: what it left in the caches must not spoil later requests."""
         self.kv_cache.scrub()
         if self.speculator is not None:
             self.speculator.scrub()
 
     def restart(self, req_ids: Sequence[str]) -> None:
-        """Forget all rows, and all requests but these, who come back as new or resumed ones."""
+        """Forget all rows, and all requests but these, which come back as new or resumed ones."""
         self.requests = {i: self.requests[i] for i in req_ids if i in self.requests}
         self.batch.rows.clear()
         self.batch.req_id_to_row.clear()

@@ -34,7 +34,7 @@ class Drawn:
     token_ids: Tensor
     """``[B]`` int64; negative for a row that failed, see ``ERRORS``."""
     logprobs: LogprobsTensors | None
-    """Of all rows, if one of them wants any."""
+    """Of all rows, if one of them needs any."""
     named: dict[int, LogprobsTensors]
     """By row, of the tokens that its request has named; ``[1, k + 1]``."""
 

@@ -70,7 +70,7 @@ class Pooling(Protocol):
     """Makes an embedding or probabilities of prompts, in the place of next tokens."""
 
     def update(self, plan: SchedulerOutput) -> None:
-        """Hear of new requests, and forget those that have ended."""
+        """Add new requests, and forget those that have ended."""
 
     def pool(self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput) -> None:
         """Report the prompts that this step completes in ``pooler_output``."""

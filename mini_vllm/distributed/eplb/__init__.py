@@ -6,7 +6,7 @@ physical expert   a place for one expert on one rank; E + num_redundant_experts 
 
 policy.py    loads [layers, E] ─► the logical expert of each place [layers, P]
 state.py     counts the tokens of each place, asks the policy now and then, moves weights
-    picture.py   who is hot, as text
+    picture.py   the hot experts, as text
 """
 
 from mini_vllm.distributed.eplb.policy import rebalance_experts

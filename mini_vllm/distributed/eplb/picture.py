@@ -1,4 +1,4 @@
-"""Who is hot: the loads of a model's experts as text, and what moving them would gain."""
+"""The loads of a model's experts as text, and what moving them would gain."""
 
 from __future__ import annotations
 

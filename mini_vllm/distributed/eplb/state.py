@@ -89,7 +89,7 @@ class EplbState:
         )
 
     def rearrange(self) -> None:
-        """Put experts where the window wants them; their weights travel. All ranks call it."""
+        """Place experts by the loads of the window; their weights travel. All ranks call it."""
         first = self.placements[0]
         new = rebalance_experts(
             self.loads(),

@@ -154,7 +154,7 @@ class EngineCoreProc:
         (``add_request``). Whatever is raised on the way ends this request alone
         (:meth:`EngineCoreOutput.failed`). Once a shutdown was asked for, the request is answered
         as aborted instead.
-        ABORT: the ids to end. No output is sent: the sender knows. Unknown ids are no error.
+        ABORT: the ids to end. No output is sent: the sender needs none. Unknown ids are no error.
         UTILITY: a call for :meth:`_handle_call`.
         SHUTDOWN: seconds that unfinished requests still have. The state is at least REQUESTED then,
         and the earliest deadline counts, on the monotonic clock.

@@ -125,7 +125,7 @@ class DataParallelProcessClient:
     # ------------------------------------------------------------------ the end
 
     def shutdown(self, timeout: float = 0.0) -> None:
-        """Ask all engines to end, after ``timeout`` seconds at most for those who still run."""
+        """Ask all engines to end, after ``timeout`` seconds at most for requests that still run."""
         for client in self.clients:
             client.ask_to_end(timeout)  # all of them, before one is waited for
         for client in self.clients:

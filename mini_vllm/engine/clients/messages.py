@@ -55,7 +55,7 @@ class EngineCoreOutputs:
     timestamp: float = 0.0
     """On the engine's monotonic clock, after the step."""
     is_late: bool = False
-    """Set by who reads it: the next step's message had arrived already."""
+    """Set by the reader: the next step's message had arrived already."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@
     engine 0   [b0][b1][b2]                      16     5 run:   320           336
     engine 1                                     64     none:      0            64    here
 
-An engine's cache is its own affair; the one who sends the prompts remembers what went where. That
+An engine's cache is not visible from outside; so the router remembers which prompt went where. That
 is only nearly what the cache holds: an engine may have evicted a block. Then it computes it again.
 
 vLLM 0.22.1 looks at the load alone (:class:`~mini_vllm.distributed.dp_router.DPRouter`).

@@ -43,8 +43,8 @@ from mini_vllm.engine.exceptions import EngineDeadError
 logger = logging.getLogger(__name__)
 
 HINT = (
-    "; what it printed says why. It imports the script that starts it: keep what a script does "
-    "behind `if __name__ == '__main__':`"
+    "; its own output above has the reason. The process imports the script that starts it: put "
+    "the script's statements behind `if __name__ == '__main__':`"
 )
 LAST_OUTPUTS_SECONDS = 2.0
 """How long an engine's last outputs may lie unread after its end."""
@@ -108,7 +108,7 @@ class ProcessClient:
             name=f"engine-{replica}",
         )
         self.dead: str | None = None
-        """Why the engine is gone; None while it lives."""
+        """Why the engine is gone; None while it runs."""
         self._closing = False
         self._num_at_once = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -207,7 +207,7 @@ class ProcessClient:
             self._calls.pop(call_id, None)
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call a method of the engine without waiting for its answer, if the engine lives and the
+        """Call a method of the engine without waiting for its answer, if the engine runs and the
         arguments can be sent."""
         with contextlib.suppress(EngineDeadError, ValueError):
             call = UtilityCall(next(self._call_ids), method, list(args))
@@ -257,7 +257,7 @@ class ProcessClient:
     # ------------------------------------------------------------------ the end
 
     def ask_to_end(self, timeout: float = 0.0) -> None:
-        """Ask the engine to end, after ``timeout`` seconds at most for those who still run."""
+        """Ask the engine to end, after ``timeout`` seconds at most for requests that still run."""
         if not self._closing:
             self._closing = True
             self._sender.linger = 1000

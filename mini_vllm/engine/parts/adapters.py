@@ -1,6 +1,6 @@
 """The engine's side of adapters: from what requests name to keys, and down to the workers.
 
-A worker is told of an adapter when a request brings it, before the request is queued. So an
+A worker gets an adapter when a request brings it, before the request is queued. So an
 adapter that cannot be served is refused at the door, and no other request notices.
 """
 
@@ -23,7 +23,7 @@ class EngineAdapters:
     Args:
         executor: reaches the workers, each of which has a
             :class:`~mini_vllm.lora.slots.LoRAModelManager`.
-        scheduler: its gate knows which adapters unfinished requests use.
+        scheduler: its gate has the adapters that unfinished requests use.
 
     Source: vllm/v1/engine/llm_engine.py#L394-L408 (LLMEngine.add_lora) @ v0.22.1
     """
@@ -41,7 +41,7 @@ class EngineAdapters:
         self.gate.pinned = self.pinned
 
     def resolve(self, request: LoRARequest) -> str:
-        """The key of the adapter that a request wants; it is loaded if it is not.
+        """The key of a request's adapter, which is loaded if it is not.
 
         An adapter that is loaded is not read again, unless ``load_inplace`` asks for it.
 

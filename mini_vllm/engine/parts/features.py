@@ -1,4 +1,4 @@
-"""The one place that knows which features a scheduler has, and in which order they speak.
+"""The one place that says which features a scheduler has, and in which order they act.
 
 All that need a scheduler call :func:`make_scheduler`: the engine, the replay of traces, the arena,
 the tests. It imports no torch, so that a schedule can be computed where no model runs.
@@ -53,7 +53,7 @@ def make_scheduler(
         structured: the manager of compiled grammars (phase 12).
         connector: the scheduler's half of a KV connector (phase 15).
         kv_load_failure_policy: "recompute" or "fail" requests whose KV does not arrive.
-        kv_events: who writes down which blocks become findable, and which no longer are (phase 15).
+        kv_events: writes down which blocks become findable, and which no longer are (phase 15).
         use_eagle: drafts come from hidden states, so the last block of a prefix hit is computed
             again (phase 08).
         num_speculative_tokens: drafts that a request may have in a step (phase 08).
@@ -131,14 +131,14 @@ def _hybrid_manager(
     plain, groups = scheduler.kv_cache_manager, steps.groups
     if others or type(plain) is not KVCacheManager:
         raise ValueError(
-            f"layers that remember differently ({len(groups)} groups) do not go with "
+            f"layers with different KV caches ({len(groups)} groups) do not go with "
             f"{', '.join(others) or type(plain).__name__}; leave that feature out, or choose a "
-            "model whose layers all remember everything"
+            "model whose layers all keep the KV of the whole text"
         )
     if groups[0].block_size != plain.block_size:
         raise ValueError(
             f"block_size is {plain.block_size}; it must be that of group 0, "
-            f"{groups[0].block_size}; set cache_config.block_size so"
+            f"{groups[0].block_size}; set cache_config.block_size to it"
         )
     config, rules = scheduler.scheduler_config, scheduler.rules
     num_plans = scheduler.max_concurrent_batches if rules.windows_outlast_late_tokens else 1
@@ -174,7 +174,7 @@ def _remote_scheduler(wanted: type[Scheduler]) -> type[RemoteKVScheduler]:
         return wanted
     if wanted is not Scheduler:
         raise ValueError(
-            f"scheduler_cls is {wanted.__name__}, which knows nothing of KV that is on its way; "
+            f"scheduler_cls is {wanted.__name__}, which cannot wait for KV that is transferred; "
             "derive it from mini_vllm.kv_transfer.scheduler.RemoteKVScheduler, or leave "
             "kv_transfer_config out"
         )
@@ -186,7 +186,7 @@ def _make_manager(scheduler: Scheduler, hash_root: bytes | None) -> FeatureKVCac
     manager = scheduler.kv_cache_manager
     if type(manager) is not KVCacheManager:
         raise ValueError(
-            f"scheduler_cls is {type(scheduler).__name__}, which shares out blocks with a "
+            f"scheduler_cls is {type(scheduler).__name__}, which allocates blocks with a "
             f"{type(manager).__name__} of its own; use another, or leave kv_events_config out"
         )
     made = FeatureKVCacheManager(

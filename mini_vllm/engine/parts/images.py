@@ -1,4 +1,4 @@
-"""What an engine does about images: who processes them, and how much of a step they may take."""
+"""An engine's images: what processes them, and how much of a step they may take."""
 
 from __future__ import annotations
 

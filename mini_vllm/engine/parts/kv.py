@@ -1,4 +1,4 @@
-"""The engine's side of KV that travels: both halves of a connector, and who hears of the cache.
+"""The engine's side of KV that travels: both halves of a connector, and events of the cache.
 
 Source: vllm/v1/core/sched/scheduler.py#L117-L165 (Scheduler.__init__) @ v0.22.1
 """
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineKV:
-    """A connector and a publisher of events, each if the configuration wants one.
+    """A connector and a publisher of events, each if it is configured.
 
     Args:
         executor: whose workers have their caches.

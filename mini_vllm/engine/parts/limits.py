@@ -1,4 +1,4 @@
-"""What an engine can never serve, asked where the request comes in: before it is sent anywhere."""
+"""What an engine can never serve, checked where the request comes in, before it is sent on."""
 
 from __future__ import annotations
 

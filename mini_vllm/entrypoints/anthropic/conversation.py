@@ -106,8 +106,8 @@ def _check_edits(management: Block) -> None:
         kind = edit.get("type") if isinstance(edit, dict) else edit
         if not isinstance(kind, str) or not kind.startswith("clear_thinking"):
             raise APIError(
-                f"context_management has the edit {show(kind)}; this server clears nothing but "
-                "thoughts; send fewer messages",
+                f"context_management has the edit {show(kind)}; this server clears only "
+                "thoughts (clear_thinking); leave the edit out, and send fewer messages",
                 param="context_management",
             )
 
@@ -267,7 +267,7 @@ READERS: dict[str, tuple[str, Callable[[_Blocks, str, Block], None]]] = {
     "thinking": ("assistant", _Blocks.take_thinking),
     "redacted_thinking": ("assistant", _Blocks.pass_over),
 }
-"""Kinds of blocks, in whose messages they may stand, and who reads them."""
+"""Kinds of blocks, by the role of their message, and the function that reads each."""
 
 
 def _image(place: str, block: Block) -> dict[str, Any]:

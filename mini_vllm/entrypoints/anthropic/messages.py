@@ -2,7 +2,7 @@
 
 ::
 
-    event: message_start          who answers, and the prompt's tokens
+    event: message_start          the model, and the prompt's tokens
     event: ping
     event: content_block_start    {"index": 0, "content_block": {"type": "text", "text": ""}}
     event: content_block_delta    {"index": 0, "delta": {"type": "text_delta", "text": "I lo"}}

@@ -71,7 +71,7 @@ logger = logging.getLogger(__name__)
 GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", *OF_POOLING, *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
 NOT_COUNTED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
-"""Paths that a monitor asks all the time: they would drown the clients' requests."""
+"""Paths that a monitor requests all the time: they would drown the clients' requests."""
 CLIENT_GONE = 499
 FORESEEN = (
     APIError, EngineDeadError, EngineGenerateError, QueueFullError,
@@ -396,7 +396,7 @@ class AnswerErrors:
 
 
 class CountRequests:
-    """Knows how many requests have not been answered whole; a shutdown waits for them."""
+    """Counts requests that have not been answered whole; a shutdown waits for them."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self.app, self.state = app, state
@@ -413,7 +413,7 @@ class CountRequests:
 
 
 class Authenticate:
-    """Lets through who has a key.
+    """Lets through requests that have a key.
 
     Digests of equal length are compared, all of them and in constant time: an answer's time tells
     nothing of a key.

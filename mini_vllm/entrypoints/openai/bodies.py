@@ -45,8 +45,8 @@ async def read_body(request: Request) -> dict[str, Any]:
     for mark, most in MOST_MARKS.items():
         if (count := data.count(mark)) > most:
             raise APIError(
-                f"the body holds {mark.decode()!r} {count:,} times; at most {most:,} are read, for "
-                "others would wait meanwhile; send several smaller requests"
+                f"the body holds {mark.decode()!r} {count:,} times; at most {most:,} are read, "
+                "because other requests wait meanwhile; send several smaller requests"
             )
     try:
         value = orjson.loads(data.removeprefix(codecs.BOM_UTF8))  # some Windows programs begin so
@@ -97,7 +97,7 @@ class DropTheRest:
     """Answers that come before the request has been read whole reach their client all the same.
 
     What it still sends is read and dropped, up to ``REST_BYTES`` and ``REST_SECONDS``, between
-    the last byte of the answer and its end, for the server hears nothing of a request after that.
+    the last byte of the answer and its end, for the server gets no event of a request after that.
     Then the connection is closed: where the next request begins is not known. Nothing is waited
     for if the client has asked first (``Expect: 100-continue``), for it sends nothing more, nor if
     it was too slow already, nor during a shutdown.

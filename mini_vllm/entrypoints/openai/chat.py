@@ -147,7 +147,7 @@ async def create_chat_completion(
 async def prepare_chat(
     state: ServerState, request: ChatCompletionRequest
 ) -> tuple[PromptType, SamplingParams | BeamSearchParams]:
-    """What the engine is asked: the conversation as token ids with its pictures, and how."""
+    """The request to the engine: the conversation as token ids with its pictures, and how."""
     wanted = _num_output_tokens(state, request)
     images = take_request_images(state, request)
     token_ids = await prompt_of(state, request, wanted)
@@ -241,7 +241,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
         if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
             state.engine.input_processor.check_length(text, num_output_tokens)
         check_text(state, text)
-        # The template has written the special tokens that the model wants.
+        # The template has written the special tokens that the model needs.
         special = bool(getattr(request, "add_special_tokens", False))
         sees = state.engine.input_processor.images is not None
         return encode_chat(tokenizer, text, sees, add_special_tokens=special)
@@ -342,7 +342,7 @@ def _parsed(
 async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
     """The events of a streamed answer, without ``[DONE]``.
 
-    The first event of each choice says who speaks. The last token and the reason of the end share
+    The first event of each choice has the role. The last token and the reason of the end share
     one. With ``include_usage`` one more follows, which has no choices.
 
     Source: vllm/entrypoints/openai/chat_completion/serving.py#L400-L1004
@@ -383,7 +383,7 @@ def _tail(answer: ChatAnswer, num_tokens: int, more: dict[str, Any] | None = Non
 
 
 class DeltaWriter:
-    """Turns one completion's outputs into deltas, by what the caller wants of tools."""
+    """Turns one completion's outputs into deltas, with or without calls of tools."""
 
     def __init__(self, answer: ChatAnswer) -> None:
         self.answer = answer
@@ -392,7 +392,7 @@ class DeltaWriter:
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
         """The choices to send for an output: usually one; none while a tool's call is held back,
-        unless the caller wants token ids."""
+        unless the caller asks for token ids."""
         delta = self.parser.extract_streaming(completion.text)
         reason = completion.finish_reason
         if reason is not None:

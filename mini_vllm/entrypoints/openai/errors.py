@@ -67,7 +67,7 @@ class APIError(Exception):
 
 
 def as_api_error(error: BaseException) -> APIError:
-    """What a client is told of an exception. Its type decides, and never its words.
+    """The error that a client gets for an exception. Its type decides, and never its words.
 
     Source: vllm/entrypoints/utils.py#L347-L403 (create_error_response) @ v0.22.1
     """
@@ -90,7 +90,7 @@ def as_api_error(error: BaseException) -> APIError:
 
 
 def of_output(failure: RequestFailure) -> APIError:
-    """What a client is told of a request that the engine has given up. The request itself may be to
+    """The error for a request that the engine has given up. The request itself may be to
     blame: for a constraint that cannot be compiled or met, or KV of another prompt."""
     return APIError(failure.message, STATUS[failure.fault], failure.param)
 

@@ -55,10 +55,10 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "logits_processors": ("start the server with --logits-processors", NOTHING),
     "audio": ("answers are text; leave it out", NOTHING),
     "modalities": ("answers are text; leave it out", (*NOTHING, ["text"])),
-    "web_search_options": ("put what was found into a message", (None, False)),
-    "moderation": ("ask a model of your own, before and behind", NOTHING),
+    "web_search_options": ("search first, and put the results into a message", (None, False)),
+    "moderation": ("check the input and the answer with a model of your own", NOTHING),
     "context_management": ("send fewer items", NOTHING),
-    "personality": ("say in instructions how to speak", NOTHING),
+    "personality": ("describe the style in instructions", NOTHING),
 }
 """Fields of vLLM's and OpenAI's that would change the answer, and that this server has nothing for:
 what to do instead, and values that ask for nothing."""
@@ -287,7 +287,7 @@ class GenerationRequest(_Numbers):
         best_of, n = (self.model_extra or {}).get("best_of"), self.n or 1
         if best_of not in (None, n):
             raise APIError(
-                f"best_of is {show(best_of)}; nothing is drawn beyond n, which is {n}; send n="
+                f"best_of is {show(best_of)}; this server draws n={n} completions; send n="
                 f"{show(best_of)} with logprobs and choose, or leave best_of out",
                 param="best_of",
             )
@@ -299,8 +299,8 @@ class GenerationRequest(_Numbers):
                 )
         if self.stream and self.prompt_logprobs is not None:
             raise APIError(
-                f"prompt_logprobs is {self.prompt_logprobs} and stream is true; a stream has no "
-                "place for them; leave one of the two out",
+                f"prompt_logprobs is {self.prompt_logprobs} and stream is true; chunks of a stream "
+                "cannot hold them; leave one of the two out",
                 param="prompt_logprobs",
             )
         options = self.stream_options
@@ -316,7 +316,7 @@ class GenerationRequest(_Numbers):
         if num > MOST_COMPLETIONS:
             raise APIError(
                 f"n is {num:,}; at most {MOST_COMPLETIONS:,} completions of a prompt are begun at "
-                "once, for others would wait meanwhile; send the prompt several times",
+                "once, because other requests wait meanwhile; send the prompt several times",
                 param="n",
             )
         copied = 0

@@ -1,4 +1,4 @@
-"""What is logged of requests, with ``--enable-log-requests``: who asks what, and how.
+"""What is logged of requests, with ``--enable-log-requests``: names, prompts and parameters.
 
 Source: vllm/entrypoints/logger.py#L17-L72 (RequestLogger) @ v0.22.1
 """

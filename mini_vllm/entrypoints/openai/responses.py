@@ -126,8 +126,8 @@ async def cancel_response(state: ServerState, response_id: str) -> Response:
     """``POST /v1/responses/{id}/cancel``: refused, for what is kept has ended."""
     state.responses.get(response_id)
     raise APIError(
-        "the response has ended; only one in the background could be cancelled, and this server "
-        "has none: close the connection to cancel a response that is still coming"
+        "the response has ended, and this server runs none in the background; to cancel a response "
+        "that is still coming, close its connection"
     )
 
 

@@ -219,7 +219,7 @@ class ServerState:
             self.engine.close_stream(stream)
 
     def check_output(self, output: RequestOutput) -> None:
-        """Raises what a client must be told instead of an output that failed."""
+        """Raises the error that a client gets instead of an output that failed."""
         reasons = [one.finish_reason for one in output.outputs if one.finish_reason is not None]
         if "error" in reasons:
             if self.engine.errored:

@@ -2,7 +2,7 @@
 
     x + mixer(norm(x))
 
-Its files speak of a backbone. Nothing in it knows positions, so no length is too long for it; with
+Its files speak of a backbone. No part of it uses positions, so no length is too long for it; with
 nothing said, 32,768 tokens are the most.
 
 Source: vllm/model_executor/models/mamba2.py#L47-L94 (Mamba2DecoderLayer) @ v0.22.1.

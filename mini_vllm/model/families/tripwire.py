@@ -137,8 +137,8 @@ def check_effects(
     for name in switched_on(config, (name for name in EFFECTS if name not in read)):
         raise ValueError(
             f"{source}: {name} is {show(config[name])}; {family} is computed here without "
-            f"{EFFECTS[name]}, and would answer wrongly; if the file is right, the family needs "
-            "a part that is not there yet; if not, take the entry out"
+            f"{EFFECTS[name]}, and would answer wrongly; if the file is right, this model "
+            "cannot be served here; if not, take the entry out"
         )
 
 

@@ -133,8 +133,8 @@ def _sources_of(file: GGUFFile, arch: str, tensor: GGUFTensor) -> Iterator[tuple
         )
     else:
         raise ValueError(
-            f"{file.path}: tensor {show(tensor.name)} of shape {tensor.shape} is none of "
-            f"architecture {arch!r} here; a layer has {', '.join(LAYER | OWN_LAYER.get(arch, {}))}"
+            f"{file.path}: tensor {show(tensor.name)} of shape {tensor.shape} is not known for "
+            f"architecture {arch!r}; a layer has {', '.join(LAYER | OWN_LAYER.get(arch, {}))}"
         )
 
 
@@ -268,7 +268,7 @@ def _fields(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor | None, Tens
 def dequantize(raw: Tensor, type_name: str) -> Tensor:
     """The numbers that rows of blocks `[rows, bytes]` uint8 mean: `[rows, columns]` float32.
 
-    The `gguf` package knows all types, and takes its time: the most frequent ones are read here.
+    The `gguf` package reads all types, slowly: the most frequent ones are read here.
     Raises ValueError without it for one of the others; names the command.
     """
     if type_name in FLOATS:

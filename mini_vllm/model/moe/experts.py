@@ -148,7 +148,7 @@ def grouped_product(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
 
 def can_group(x: Tensor, weight: Tensor) -> bool:
-    """Whether torch's product of groups takes them: it wants rows of whole 16 bytes."""
+    """Whether torch's product of groups takes them: it needs rows of whole 16 bytes."""
     has_it = hasattr(torch, "_grouped_mm") and x.dtype == weight.dtype
     return has_it and weight.shape[-1] * weight.itemsize % 16 == 0
 

@@ -186,7 +186,7 @@ def always_kept(model: LlamaForCausalLM) -> list[str]:
 
 
 def _check_norms(model: LlamaForCausalLM, algorithm: str) -> None:
-    """Raise ValueError unless each layer is what `readers` thinks it is."""
+    """Raise ValueError unless each layer has the parts that `readers` names."""
     if type(model).decoder.layer is not DecoderLayer:
         raise ValueError(
             f"algorithm {algorithm!r} moves scales into the norms before attention and MLP, which "

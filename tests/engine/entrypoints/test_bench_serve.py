@@ -341,7 +341,7 @@ def test_a_server_that_refuses_is_not_called_silent() -> None:
         args = options("--ready-check-timeout-sec", "60", "--port", str(server.server_port))
         args.model = None
         with pytest.raises(
-            ValueError, match="/v1/models answers 401 no key; a key is taken"
+            ValueError, match="/v1/models answers 401 no key; set OPENAI_API_KEY"
         ) as error:
             make_load(args)
         assert "is it running" not in str(error.value)

@@ -120,7 +120,7 @@ def test_break_even_of_a_shape_and_of_a_model_that_is_measured(
     assert "131,072 bytes of KV a token; 20,000 tokens/s computed\n" in out
     rows = [line.split() for line in out.splitlines() if " ms  " in line]
     assert [row[-1] for row in rows] == ["never", "356", "256"]
-    assert "a link of 2.6 GB a second, or slower, never pays" in out
+    assert "at 2.6 GB a second or less, a transfer takes longer" in out
     small = ["--link", "1", "1e-9", "--input-len", "32", "--fixed-ms", "0", *SMALL]
     assert main(["break-even", "--json", *small]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -161,7 +161,7 @@ def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None
         ("bench --num-prompts 0", "--num-prompts: it is 0; it must be at least 1"),
         ("bench --num-prompts -3", "--num-prompts: it is -3; it must be at least 1"),
         ("bench --output-len 0", "--output-len: it is 0; it must be at least 1"),
-        ("break-even Llama-3.1-8B", "nothing can be measured; say with --prefill-rate"),
+        ("break-even Llama-3.1-8B", "its speed cannot be measured here; give the tokens a second"),
         (
             "break-even Llama-3.1-8B --prefill-rate 9 --dtype float32",
             "with KV in bfloat16; leave out dtype",
@@ -344,8 +344,8 @@ def test_two_models_are_one_too_many(command: str, capsys: pytest.CaptureFixture
         ("--speculative-config ngram", """'ngram' is not JSON: .*write it like '{"key":"""),
         ("--allowed-origins *", r"""'\*' is not JSON: .*write it like '\["\*"\]'"""),
         ("--profiler-config /tmp", "'/tmp' is not JSON: .*write it like"),
-        ("--max-model-len 1.5K", "'1.5K' is no whole number; write it like 4096, 4k for 4,000"),
-        ("--max-num-seqs many", "'many' is no whole number; write it like 4096"),
+        ("--max-model-len 1.5K", "'1.5K' is not a whole number; write it like 4096, 4k for 4,000"),
+        ("--max-num-seqs many", "'many' is not a whole number; write it like 4096"),
         ("--enable-chunked-prefill false", "a switch takes no value: write --NAME, or --no-NAME"),
         ("--uvicorn-log-level loud", "invalid choice: 'loud'"),
     ],

@@ -64,8 +64,11 @@ def test_several_prompts_stay_with_the_decode_server(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--decode localhost:8000", "'localhost:8000' is no server; write http://HOST:PORT"),
-        ("--decode http://a,here", "'here' is no place of events; write tcp://HOST:PORT"),
+        (
+            "--decode localhost:8000",
+            "'localhost:8000' is not the address of a server; write http://HOST:PORT",
+        ),
+        ("--decode http://a,here", "'here' is not an address of KV events; write tcp://HOST:PORT"),
         ("--decode http://a --port 99999", "--port is 99999; it must be above 0 and below"),
         ("--decode http://a --block-size 0", "--block-size is 0; it must be at least 1"),
         ("--decode http://a --local-tokens -1", "--local-tokens is -1; it must be at least 0"),

@@ -216,6 +216,6 @@ def test_other_architectures_and_tensors_are_named(model: Any, tmp_path: Path) -
     extra = {"blk.0.ssm_a.weight": gguf_files.np.zeros(4, "<f4")}
     gguf_files.write_model(tmp_path / "b.gguf", "llama", model, extra=extra)
     with pytest.raises(
-        ValueError, match=r"tensor 'blk\.0\.ssm_a\.weight' of shape \[4\] is none of"
+        ValueError, match=r"tensor 'blk\.0\.ssm_a\.weight' of shape \[4\] is not known for"
     ):
         load_model(tmp_path / "b.gguf")

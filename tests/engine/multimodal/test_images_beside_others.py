@@ -64,8 +64,8 @@ def test_a_requests_own_options(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_pixel": 9}, "mm_processor_kwargs has 'max_pixel'; the image processor .* knows"),
-        ({"patch_size": 8}, r"patch_size 8 \(mm_processor_kwargs\); config.json says 4"),
+        ({"max_pixel": 9}, "mm_processor_kwargs has 'max_pixel'; the keys of this model's image"),
+        ({"patch_size": 8}, r"patch_size of the image processor is 8 \(mm_\w+\); it must be 4"),
         (
             {"max_pixels": -1},
             r"cannot be processed: .* see mm_processor_kwargs, {'max_pixels': -1}",

@@ -348,7 +348,7 @@ def test_an_echo_shows_a_placeholder_and_no_mark() -> None:
     ("data:image/png,hello", "data URL begins with"),
     ("file:///etc/passwd", "reads no files; start it with --allowed-local-media-path"),
     ("http://169.254.169.254/latest", "fetches nothing from '169.254.169.254'; allowed are no"),
-    ("http://[broken", "is none"),
+    ("http://[broken", "is not a URL"),
     (7, "image_url is 7"),
 ])  # fmt: skip
 def test_an_address_that_cannot_be_used(llm: LLM, url: Any, message: str) -> None:

@@ -197,5 +197,5 @@ def test_files_of_the_folder_that_was_named_and_no_others(tmp_path: Path) -> Non
     for name in ("missing.png", "."):
         with pytest.raises(ValueError, match=r"image 0: .* cannot be read"):
             seen(f"file://{inside}/{name}")
-    with pytest.raises(ValueError, match="it must be a folder that is there"):
+    with pytest.raises(ValueError, match="it must be an existing folder"):
         MultiModalConfig(allowed_local_media_path=str(inside / "a b.png"))

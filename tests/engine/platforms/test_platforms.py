@@ -152,7 +152,7 @@ def test_a_dtype_that_the_device_lacks_is_refused_and_auto_takes_its_first(
     with pytest.raises(ValueError, match="dtype is 'bfloat16'; device 'cpu' computes in float16, "):
         make_engine_config("storyteller", device="cpu", dtype="bfloat16")
     config = make_engine_config("storyteller", device="cpu")
-    assert config.model.dtype == "float16" and "loaded in float16" in caplog.text
+    assert config.model.dtype == "float16" and "loaded as float16" in caplog.text
 
 
 def test_workers_that_cannot_talk_are_refused() -> None:

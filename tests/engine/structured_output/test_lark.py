@@ -81,7 +81,7 @@ def test_a_grammar_says_what_lark_says(grammar: str, legal: list[str], illegal: 
     ("start: /(?=a)/", "line 1: regex '(?=a)' uses a lookaround"),
     ("start: /a.b/s", "line 1: the flag 's' of /a.b/s has no EBNF"),
     ("start: /a/\n     | /^a/", "line 2: /^a/ has a ^ or $ inside a terminal"),
-    ("start: /a/\n\nA: /[^\\x00-\\U0010ffff]/", "line 3: /[^\\x00-\\U0010ffff]/ has a class"),
+    ("start: /a/\n\nA: /[^\\x00-\\U0010ffff]/", "line 3: /[^\\x00-\\U0010ffff]/ has a character"),
     ("start: a\n\n\na: [z-a]", "line 4: [z-a] has a range that runs backwards"),
     ("start: a\n\n\na: [a-z\\xq]", "line 4: \\xq is no hex escape"),
     ('start: a\n\n\na: "b"{3,1}', "line 4: {3,1} has more than it allows"),

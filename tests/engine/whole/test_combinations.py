@@ -275,7 +275,7 @@ def test_events_tell_of_the_blocks_that_a_scheduler_shares_out(name: str) -> Non
     if name in ("minivllm", "static", "vllm-v1"):
         assert run(options) == plain_tokens(False)
         return
-    with pytest.raises(ValueError, match=r"which shares out blocks with a \w+ of its own"):
+    with pytest.raises(ValueError, match=r"which allocates blocks with a \w+ of its own"):
         run(options)
 
 

@@ -195,7 +195,7 @@ def test_a_lost_device_ends_the_engine(late: LLM, monkeypatch: pytest.MonkeyPatc
     (output,) = late.generate(PROMPTS[0], use_tqdm=False)
     assert "illegal memory access" in str(output.error)
     monkeypatch.setattr(worker, "is_lost", lambda: True)
-    with pytest.raises(EngineDeadError, match="answers no more: an illegal memory access"):
+    with pytest.raises(EngineDeadError, match="no longer responds: an illegal memory access"):
         late.generate(PROMPTS[0], use_tqdm=False)
 
 
