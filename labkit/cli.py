@@ -81,6 +81,9 @@ COMMANDS: dict[str, Command] = {
         "labkit.practice.change_command:main", "a requirement changes; change your module"
     ),
     "quiz": Command("labkit.practice.quiz_command:quiz", "predict what the engine does"),
+    "dot-product": Command(
+        "labkit.practice.dot_product:main", "judge a C++ loop by its counted instructions"
+    ),
     "interview": Command(
         "labkit.practice.interview:main", "questions with a clock, judged by yourself"
     ),

@@ -57,7 +57,14 @@ def tasks_here(course: Course) -> str:
 
 def quick_pages() -> dict[Path, dict[str, str]]:
     """Page -> its generated parts, those that take no time to make."""
-    from benchmarks import bench_grading, bench_offline, bench_serving, llama_cpp, smollm2
+    from benchmarks import (
+        bench_grading,
+        bench_offline,
+        bench_serving,
+        dot_int8,
+        llama_cpp,
+        smollm2,
+    )
 
     saved = json.loads(bench_grading.SAVED.read_text(encoding="utf-8"))
     instructors = {
@@ -77,6 +84,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
             "memory": smollm2.memory_table(),
         },
         ROOT / "docs" / "instructors.md": instructors,
+        ROOT / "phases" / "09-quantization" / "05-a-dot-product.md": {"dot": dot_int8.report()},
         api.PAGE: {"names": api.table()},
         ROOT / glossary.PAGE: {"glossary": glossary.table(Course(ROOT))},
         ROOT / sheets.PAGE: {"sheets": sheets.table(Course(ROOT))},
