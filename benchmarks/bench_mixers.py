@@ -1,8 +1,11 @@
 """What the second form of a mixer gains over the first: CPU time of a call.
 
     python -m benchmarks.bench_mixers              one thread; about half a minute
+    python -m benchmarks.bench_mixers --size 64    the same in larger chunks
 
-    gated delta rule   a prompt token by token, and in chunks
+    gated delta rule   a prompt token by token, and in chunks. The limit is the gain if nothing were
+                       left but three products a token with a head's matrix, which both forms need,
+                       as fast as this thread multiplies anything
     state space        the same of Mamba2
     latent attention   a decode with keys and values made of the cache, and on latents as they are;
                        and the bytes that a token takes in the cache
@@ -22,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.bench_scheduler import processor
 from mini_vllm.model.mixers.chunks import CHUNK_SIZE, Chunks
 from mini_vllm.model.mixers.gated_delta import chunk_gated_delta_rule, recurrent_gated_delta_rule
 from mini_vllm.model.mixers.mamba2 import chunk_scan, selective_state_update
@@ -47,12 +51,12 @@ def best_ms(actions: Sequence[Action], turns: int) -> list[float]:
     return [seconds * 1e3 for seconds in best]
 
 
-def gated_delta(num: int, heads: int, size: int) -> tuple[Action, Action]:
+def gated_delta(num: int, heads: int, side: int, chunk: int) -> tuple[Action, Action]:
     """A prompt of `num` tokens: token by token, and in chunks."""
-    q, k, v = (torch.randn(num, heads, size) for _ in range(3))
-    q, k = F.normalize(q, dim=-1) * size**-0.5, F.normalize(k, dim=-1)
+    q, k, v = (torch.randn(num, heads, side) for _ in range(3))
+    q, k = F.normalize(q, dim=-1) * side**-0.5, F.normalize(k, dim=-1)
     g, beta = -F.softplus(torch.randn(num, heads)), torch.rand(num, heads)
-    states = torch.zeros(1, heads, size, size)
+    states = torch.zeros(1, heads, side, side)
 
     def by_token() -> Tensor:
         state = states
@@ -60,15 +64,15 @@ def gated_delta(num: int, heads: int, size: int) -> tuple[Action, Action]:
             _, state = recurrent_gated_delta_rule(q1, k1, v1, g1, beta1, state)
         return state
 
-    return by_token, lambda: chunk_gated_delta_rule(q, k, v, g, beta, states, Chunks([num]))
+    return by_token, lambda: chunk_gated_delta_rule(q, k, v, g, beta, states, Chunks([num], chunk))
 
 
-def state_space(num: int, heads: int, size: int) -> tuple[Action, Action]:
+def state_space(num: int, heads: int, side: int, chunk: int) -> tuple[Action, Action]:
     """A prompt of `num` tokens: token by token, and in chunks. A state is twice as wide as high."""
-    x, dt = torch.randn(num, heads, size), torch.rand(num, heads)
+    x, dt = torch.randn(num, heads, side), torch.rand(num, heads)
     a, d = -torch.rand(heads), torch.rand(heads)
-    b, c = torch.randn(2, num, 1, 2 * size)
-    states = torch.zeros(1, heads, size, 2 * size)
+    b, c = torch.randn(2, num, 1, 2 * side)
+    states = torch.zeros(1, heads, side, 2 * side)
 
     def by_token() -> Tensor:
         state = states
@@ -76,7 +80,7 @@ def state_space(num: int, heads: int, size: int) -> tuple[Action, Action]:
             _, state = selective_state_update(x1, dt1, b1, c1, state, a=a, d=d)
         return state
 
-    return by_token, lambda: chunk_scan(x, dt, b, c, states, Chunks([num]), a=a, d=d)
+    return by_token, lambda: chunk_scan(x, dt, b, c, states, Chunks([num], chunk), a=a, d=d)
 
 
 def latent(context: int, heads: int, p: int, v: int, r: int, c: int) -> tuple[Action, Action]:
@@ -90,24 +94,40 @@ def latent(context: int, heads: int, p: int, v: int, r: int, c: int) -> tuple[Ac
     )
 
 
-def report(what: str, pair: tuple[Action, Action], turns: int) -> None:
+def report(what: str, pair: tuple[Action, Action], turns: int, least: float = 0.0) -> None:
+    """A line; `least` is what the second form takes at least, in ms, if that was counted."""
     first, second = best_ms(pair, turns)
-    print(f"{what:<52}{first:>10.2f}{second:>10.2f}{first / second:>8.1f}x")
+    limit = f"{first / least:>9.1f}x" if least else ""
+    print(f"{what:<52}{first:>10.2f}{second:>10.2f}{first / second:>8.1f}x{limit}")
+
+
+def products_per_ms(turns: int, side: int = 1024) -> float:
+    """Multiplications with an addition that this thread does in a ms, in one large product."""
+    a, b = torch.randn(2, side, side)
+    return side**3 / best_ms([lambda: a @ b], turns)[0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=5)
-    turns = parser.parse_args().turns
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--size", type=int, default=CHUNK_SIZE, help="tokens of a chunk")
+    args = parser.parse_args()
+    turns, chunk = args.turns, args.size
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with torch.inference_mode():
-        print(f"{f'ms, chunks of {CHUNK_SIZE}':<52}{'by token':>10}{'chunks':>10}{'gain':>9}")
-        for name, shape in DELTA.items():
+        rate = products_per_ms(turns)
+        print(f"one thread of {processor()}: {2 * rate / 1e6:.0f} GFLOP/s in a large product")
+        head = f"ms, chunks of {chunk}"
+        print(f"{head:<52}{'by token':>10}{'chunks':>10}{'gain':>9}{'limit':>10}")
+        for name, (heads, side) in DELTA.items():
             for num in (16, 128, 512):
-                report(f"gated delta, {name}, {num} tokens", gated_delta(num, *shape), turns)
+                pair = gated_delta(num, heads, side, chunk)
+                least = 3 * side**2 * num * heads / rate  # K S, Q S and K^T N, which no form spares
+                report(f"gated delta, {name}, {num} tokens", pair, turns, least)
         for num in (16, 128, 512):
-            report(f"state space, 64 heads of 64, {num} tokens", state_space(num, 64, 64), turns)
+            pair = state_space(num, 64, 64, chunk)
+            report(f"state space, 64 heads of 64, {num} tokens", pair, turns)
         print(f"{'ms':<52}{'expanded':>10}{'latents':>10}{'gain':>9}")
         report("latent attention, DeepSeek-V2-Lite, context 1,024",
                latent(1024, *LATENT["DeepSeek-V2-Lite"]), turns)  # fmt: skip

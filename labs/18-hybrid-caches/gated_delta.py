@@ -11,8 +11,7 @@ correct of each other is one triangular system, and the matrix moves on once a c
 running sum of g inside a chunk, and A what beta (K K^T) e^{G_i - G_j} has strictly below its
 diagonal (no token corrects itself):
 
-    U, W = (I + A)^-1 beta V, (I + A)^-1 beta e^G K
-    N = U - W S                               what each token writes
+    N = (I + A)^-1 beta (V - e^G K S)         what each token writes
     O = e^G Q S + tril(Q K^T e^{G_i - G_j}) N
     S <- e^{G_C} S + (e^{G_C - G} K)^T N
 

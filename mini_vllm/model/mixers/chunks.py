@@ -15,12 +15,15 @@ request's damage with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
-CHUNK_SIZE = 64
-"""Tokens of a chunk. Work inside a chunk grows with its square, what is saved grows with it."""
+CHUNK_SIZE = 32
+"""Tokens of a chunk. Work inside a chunk grows with its square, what is saved grows with it: on a
+CPU 32 is faster than 64 (`benchmarks/bench_mixers.py --size 64`), which vLLM's kernels take."""
 
 
 class Chunks:
@@ -33,33 +36,33 @@ class Chunks:
     def __init__(
         self, lens: Sequence[int], size: int = CHUNK_SIZE, device: torch.device | str = "cpu"
     ) -> None:
-        counts, self.size = torch.tensor(lens), min(size, max(lens))
-        ends, chunks = counts.cumsum(0), -(-counts // self.size)
-        num_rounds = int(chunks.max())
-        members = [(chunks > index).nonzero()[:, 0] for index in range(num_rounds)]
-        starts = torch.tensor([0, *map(len, members)]).cumsum(0)
-        self.rounds = [
-            # The states of a round, all of them or those numbers; and its chunks.
-            (
-                slice(None) if len(own) == len(lens) else own.to(device),
-                slice(start, start + len(own)),
-            )
-            for own, start in zip(members, starts.tolist(), strict=False)
-        ]
-        begins = ends - counts
-        firsts = [begins[own] + index * self.size for index, own in enumerate(members)]
-        lasts = ends[torch.cat(members), None] - 1
-        tokens = torch.cat(firsts)[:, None] + torch.arange(self.size)
+        self.size = size = min(size, max(lens))
+        ends = list(accumulate(lens))
+        spans = sorted(  # one a chunk: its round, its request, its first token, the request's last
+            (index, request, end - count + index * size, end - 1)
+            for request, (count, end) in enumerate(zip(lens, ends, strict=True))
+            for index in range(-(-count // size))
+        )
+        self.rounds: list[tuple[slice | Tensor, slice]] = []
+        """The states of a round, all of them or those numbers; and its chunks."""
+        for _, members in groupby(spans, key=itemgetter(0)):
+            own = [request for _, request, *_ in members]
+            states = slice(None) if len(own) == len(lens) else torch.tensor(own).to(device)
+            start = self.rounds[-1][1].stop if self.rounds else 0
+            self.rounds.append((states, slice(start, start + len(own))))
+        firsts, lasts = torch.tensor([span[2:] for span in spans])[..., None].unbind(1)
+        tokens = firsts + torch.arange(size)
         is_padding = tokens > lasts
+        places = torch.empty(ends[-1], dtype=torch.long)
+        places[tokens[~is_padding]] = (~is_padding).flatten().nonzero()[:, 0]
         self.is_padding = is_padding.to(device)  # [M, size]
         self.sources = tokens.minimum(lasts).to(device)  # [M, size], of the flat batch
-        places = tokens[~is_padding].argsort()
-        self.places = (~is_padding).flatten().nonzero()[places, 0].to(device)  # [T], of M * size
+        self.places = places.to(device)  # [T], of M * size
 
     def split(self, x: Tensor) -> Tensor:
         """`[T, H, D]` of the flat batch as chunks `[M, H, size, D]`."""
-        heads = torch.arange(x.shape[1], device=x.device)
-        return x[self.sources[:, None, :], heads[:, None]]
+        rows = x.index_select(0, self.sources.flatten())
+        return rows.unflatten(0, self.sources.shape).transpose(1, 2).contiguous()
 
     def split_scalars(self, x: Tensor) -> Tensor:
         """`[T, H]` of the flat batch as chunks `[M, H, size]`, 0 in padding."""
@@ -67,15 +70,13 @@ class Chunks:
 
     def join(self, x: Tensor) -> Tensor:
         """Chunks `[M, H, size, D]` as the flat batch `[T, H, D]`."""
-        return x.transpose(1, 2)[self.places // self.size, self.places % self.size]
+        return x.transpose(1, 2).flatten(0, 1).index_select(0, self.places)
 
 
 def decay_between(total: Tensor) -> Tensor:
     """How much of what token j wrote is left at token i of a chunk: `[..., C] -> [..., C, C]`.
 
-    `total` is the running sum of log decays, each at most 0. What is not yet written is 0: it is
-    masked before `exp`, whose argument would be above 0 there and may overflow.
+    `total` is the running sum of log decays, each at most 0. What is not yet written is 0. Its
+    exponent is above 0 and may overflow, so it is cut to 0 before `exp`.
     """
-    size = total.shape[-1]
-    future = total.new_full((size, size), -torch.inf).triu(1)
-    return (total[..., :, None] - total[..., None, :]).add_(future).exp_()
+    return (total[..., :, None] - total[..., None, :]).clamp_(max=0).exp_().tril_()

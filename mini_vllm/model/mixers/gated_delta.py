@@ -11,8 +11,7 @@ correct of each other is one triangular system, and the matrix moves on once a c
 running sum of g inside a chunk, and A what beta (K K^T) e^{G_i - G_j} has strictly below its
 diagonal (no token corrects itself):
 
-    U, W = (I + A)^-1 beta V, (I + A)^-1 beta e^G K
-    N = U - W S                               what each token writes
+    N = (I + A)^-1 beta (V - e^G K S)         what each token writes
     O = e^G Q S + tril(Q K^T e^{G_i - G_j}) N
     S <- e^{G_C} S + (e^{G_C - G} K)^T N
 
@@ -75,14 +74,14 @@ def chunk_gated_delta_rule(
     one = torch.eye(chunks.size, dtype=k.dtype, device=k.device).expand_as(system)
     solution = torch.linalg.solve_triangular(system, one, upper=False, unitriangular=True)
     solution = solution.mul_(beta[..., None, :])
-    value, key = solution @ v, (solution * kept[..., None, :]) @ k
     scores = (q @ k.mT).mul_(decay)
-    query, left = q.mul_(kept[..., None]), k.mul_((total[..., -1:] - total).exp_()[..., None])
+    query, key = q.mul_(kept[..., None]), k * kept[..., None]
+    left = k.mul_((total[..., -1:] - total).exp_()[..., None])
 
     out, states = torch.empty_like(v), states.clone()
     for rows, chunk in chunks.rounds:
         state = states[rows]
-        written = value[chunk].sub_(key[chunk] @ state)
+        written = solution[chunk] @ v[chunk].sub_(key[chunk] @ state)
         torch.add(query[chunk] @ state, scores[chunk] @ written, out=out[chunk])
         end = kept[chunk, :, -1:, None]
         states[rows] = (left[chunk].mT @ written).addcmul_(end, state)

@@ -86,7 +86,7 @@ def test_18_10_a_head_that_forgets_at_once_gives_numbers(hy: Any) -> None:
     """64 tokens whose decays add up to -1000: e^1000 overflows, and must never be computed."""
     tensors = [x.float() for x in problem(hy, 64, 1, forget=20.0)]
     right, right_ends = plainly([x.double() for x in tensors], [64])
-    out, ends = chunk_gated_delta_rule(*tensors, Chunks([64]))
+    out, ends = chunk_gated_delta_rule(*tensors, Chunks([64], 64))
     hy.near(out, right, "outputs of a head that forgets at once", 1e-4)
     hy.near(ends, right_ends, "its new state", 1e-4)
 
@@ -125,7 +125,7 @@ def test_18_10_a_prompt_costs_rounds_not_tokens(hy: Any) -> None:
 
     tensors = problem(hy, 256, 1)
     costs = [
-        steps(chunk_gated_delta_rule, *(x[:n] for x in tensors[:5]), tensors[5], Chunks([n]))
+        steps(chunk_gated_delta_rule, *(x[:n] for x in tensors[:5]), tensors[5], Chunks([n], 64))
         for n in (64, 256)
     ]
     assert costs[1] < 3 * costs[0], (

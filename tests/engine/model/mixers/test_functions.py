@@ -91,7 +91,7 @@ def test_a_head_that_forgets_at_once_stays_finite() -> None:
     problem = problems.gated_delta(num=64, states=1, strength=20.0)
     q, k, v, g, beta, states = (x.float() for x in problem)
     assert float(g.sum(0).min()) < -800
-    out, ends = chunk_gated_delta_rule(q, k, v, g, beta, states, Chunks([64]))
+    out, ends = chunk_gated_delta_rule(q, k, v, g, beta, states, Chunks([64], 64))
     exact = (x.double() for x in (q, k, v, g, beta, states[0]))
     right, right_end = delta_loop(*exact)
     assert error(out, right) < 2e-6
