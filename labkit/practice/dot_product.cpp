@@ -131,7 +131,7 @@ static int time_of(i64 n) {
     const i64 piece = std::min<i64>(n, 1 << 16);  // of a call: the sum fits into 32 bits
     const i64 rounds = std::max<i64>(1, (1 << 22) / n);
     volatile std::int32_t sink = 0;
-    for (int turn = 0; turn < 15; ++turn)  // in turns, so that none has a quieter time of the machine
+    for (int turn = 0; turn < 60; ++turn)  // in turns, so that none has a quieter time of the machine
         for (int c = 0; c < 4; ++c) {
             const double start = seconds();
             for (i64 round = 0; round < rounds; ++round)

@@ -189,9 +189,11 @@ def count(program: Path) -> list[float | None]:
     return [None if min(pair) < 0 else (pair[1] - pair[0]) / (1024 / 64) for pair in pairs]
 
 
-def run(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(
+    program: Path, *words: str, seconds: float = RUN_SECONDS
+) -> subprocess.CompletedProcess[str]:
     command = [str(program), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds)
 
 
 @polite
