@@ -165,6 +165,8 @@ class KVCacheManager:
         writes the whole batch's keys and values before it reads any. Draft tokens are left
         out, since they may be rejected.
 
+        A call costs what it adds, however many blocks the request holds and the pool has.
+
         Source: vllm/v1/core/kv_cache_manager.py#L236-L427 (KVCacheManager.allocate_slots)
         @ v0.22.1
         """

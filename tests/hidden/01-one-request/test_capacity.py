@@ -74,6 +74,9 @@ def by_handing_out(num_blocks: int, block_size: int, num_tokens: int, shared: in
 
 
 @many
+@example(num_blocks=10_241, block_size=16, num_tokens=131_072, share=0.3)
+@example(num_blocks=1_001, block_size=256, num_tokens=257, share=0.0)
+@example(num_blocks=5_000, block_size=128, num_tokens=40_001, share=0.5)
 @given(
     num_blocks=st.integers(1, 60),
     block_size=st.integers(1, 40),

@@ -278,3 +278,79 @@ def test_01_2_answers_of_any_length(subject: Any) -> None:
     """The same with a cache."""
     script = [index % 8 for index in range(300)]
     assert scripted(subject, WITH, script) == [script]
+
+
+NOTED = """
+from mini_vllm.engine import naive
+
+class Cache:
+    def __init__(self, model, max_len):
+        rooms.append(max_len)
+
+def next_token_logits(model, cache, token_ids, start):
+    passes.append([len(token_ids), start, int(token_ids[0]), int(token_ids[-1])])
+    logits = torch.zeros(vocabulary)
+    logits[script[len(passes) - 1]] = 1.0
+    return logits
+
+import torch
+rooms, passes = [], []
+usual = naive.ContiguousKVCache, naive.next_token_logits
+naive.ContiguousKVCache, naive.next_token_logits = Cache, next_token_logits
+try:
+    answer = getattr(naive, loop)(None, prompt, len(script))
+finally:
+    naive.ContiguousKVCache, naive.next_token_logits = usual
+"""
+"""A loop on a model that says what it is told to, with note of each cache and pass."""
+
+
+def noted(worker: Any, loop: str, prompt: list[int], script: list[int], vocabulary: int) -> Any:
+    """The answer, how long each cache was, and the length, start and both ends of each pass."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update(
+        {
+            "loop": loop.partition(":")[2],
+            "prompt": prompt,
+            "script": script,
+            "vocabulary": vocabulary,
+        }
+    )
+    p.call("builtins:exec", NOTED, names)
+    for name in ("answer", "rooms", "passes"):
+        p.see(names[name])
+    return worker.run(p)
+
+
+LATE = [151_935, 0, 32_768, 65_536, 32_000, 2_049]
+"""Tokens of a vocabulary of 151,936."""
+
+
+def test_01_1_tokens_of_a_large_vocabulary(subject: Any) -> None:
+    """Every token is reached, to the last."""
+    answer, rooms, passes = noted(subject, WITHOUT, [5, 6, 7], LATE, 151_936)
+    assert answer == LATE and len(rooms) == 6
+    assert passes == [[n + 3, 0, 5, token] for n, token in enumerate([7, *LATE[:-1]])]
+
+
+def test_01_2_tokens_of_a_large_vocabulary(subject: Any) -> None:
+    """The same with a cache, which is made once."""
+    answer, rooms, passes = noted(subject, WITH, [5, 6, 7], LATE, 151_936)
+    assert answer == LATE
+    assert rooms == [8]
+    assert passes == [[3, 0, 5, 7], *([1, 3 + n, t, t] for n, t in enumerate(LATE[:-1]))]
+
+
+def test_01_1_a_prompt_of_40000_tokens(subject: Any) -> None:
+    """All of it, in each pass."""
+    answer, rooms, passes = noted(subject, WITHOUT, list(range(40_000)), [3, 4], 8)
+    assert answer == [3, 4] and len(rooms) == 2
+    assert passes == [[40_000, 0, 0, 39_999], [40_001, 0, 0, 3]]
+
+
+def test_01_2_a_prompt_of_40000_tokens(subject: Any) -> None:
+    """All of it in the first call, and then a token at a time behind it."""
+    answer, rooms, passes = noted(subject, WITH, list(range(40_000)), [3, 4, 5], 8)
+    assert (answer, rooms) == ([3, 4, 5], [40_002])
+    assert passes == [[40_000, 0, 0, 39_999], [1, 40_000, 3, 3], [1, 40_001, 4, 4]]

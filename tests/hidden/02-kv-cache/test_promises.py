@@ -3,6 +3,7 @@ their class, holes in a cached prefix, and what is left after a computation has 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -108,6 +109,25 @@ def test_02_1_a_name_is_made_of_its_own_block(subject: Any) -> None:
     assert names == chain
 
 
+def test_02_1_a_request_is_only_read(subject: Any) -> None:
+    """Drafts have no names, for they may be rejected. Images, drafts and tokens are there as
+    before, so that the same names come when it is asked again from the beginning."""
+    p = Program()
+    hasher = p.new(f"{HASH}BlockHasher", 4, b"root")
+    images = [(1, 2, "cat"), (5, 6, "dog"), (12, 1, "cow")]
+    made = request(p, "r", range(14), mm_hashes=images, lora_name="x", cache_salt="y")
+    p.set(made, "spec_token_ids", [7] * 9)
+    parts = ("mm_hashes", "spec_token_ids", "all_token_ids", "block_hashes")
+    for _ in range(2):
+        names = hasher(made)
+        p.see(names)
+        for part in parts:
+            p.see(p.call("builtins:list", getattr(made, part)))
+    seen = subject.run(p)
+    assert seen[:5] == seen[5:] and len(seen[0]) == 3
+    assert seen[1:5] == [images, [7] * 9, list(range(14)), []]
+
+
 # ------------------------------------------------------------------ 02.2 the free queue
 
 
@@ -178,8 +198,9 @@ def test_02_1_each_hash_is_computed_once(subject: Any) -> None:
 
 
 def crowded(p: Program, known: int) -> tuple[Any, Any, list[bytes]]:
-    """A pool in which so many blocks and one more are named, these blocks, and the names."""
-    pool = p.new(f"{POOL}BlockPool", known + 2)
+    """A pool in which so many blocks and one more are named and as many are free; these blocks, and
+    the names."""
+    pool = p.new(f"{POOL}BlockPool", 2 * known + 2)
     blocks = pool.get_new_blocks(known + 1)
     names = [number.to_bytes(4, "big") for number in range(known + 1)]
     p.set(pool, "cached_blocks", {name: {n + 1: blocks[n]} for n, name in enumerate(names)})
@@ -226,6 +247,17 @@ def test_02_5_each_name_is_looked_up_once(subject: Any) -> None:
         p.see(p.call(STEPS, manager.get_computed_blocks, made))
     one, two, three = subject.run(p)
     assert three - two < 1.5 * (two - one) + 20
+
+
+def test_02_5_the_first_miss_ends_the_walk(subject: Any) -> None:
+    """A prompt of which nothing is cached costs the same whether it has 10 blocks or 400."""
+    p = Program()
+    manager = make_manager(p, 9)
+    for blocks in (10, 400):
+        made = hashed(p, manager, "ben", range(4 * blocks))
+        p.see(p.call(STEPS, manager.get_computed_blocks, made))
+    short, long = subject.run(p)
+    assert long < 1.5 * short
 
 
 def test_02_5_what_is_published_is_not_looked_at_again(subject: Any) -> None:
@@ -306,6 +338,26 @@ def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
     assert subject.run(p) == [[1, 2], 8, [], 0, [], 0]
 
 
+@pytest.mark.parametrize("skip", [True, False, None])
+def test_02_5_who_wants_nothing_read_finds_nothing(subject: Any, skip: bool | None) -> None:
+    """A request may say so itself, with logprobs of its prompt and without."""
+    p = Program()
+    manager = make_manager(p)
+    manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
+    right = []
+    for logprobs in (None, 1):
+        params = p.new(
+            "mini_vllm.sampling_params:SamplingParams",
+            prompt_logprobs=logprobs, skip_reading_prefix_cache=skip,
+        )  # fmt: skip
+        found = manager.get_computed_blocks(
+            hashed(p, manager, "ben", range(12), sampling_params=params)
+        )
+        p.see(found[1])
+        right.append(0 if skip or logprobs else 8)
+    assert subject.run(p) == right
+
+
 @pytest.mark.parametrize(("caching", "found"), [(True, [1, 2, 3]), (False, [])])
 def test_02_5_off_means_that_nothing_is_found(
     subject: Any, caching: bool, found: list[int]
@@ -360,11 +412,19 @@ def test_02_5_any_prompt_and_what_is_found_of_it(
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_02_6_at_least_one_token(subject: Any, number: int) -> None:
-    """Slots for nothing are a mistake of the caller."""
+    """Slots for nothing are a mistake of the caller, whatever is found or looked ahead."""
     p = Program()
     manager = make_manager(p)
-    manager.allocate_slots(hashed(p, manager, "ana", range(4)), number)
-    assert subject.run(p) == [{"!raises": "ValueError"}]
+    manager.allocate_slots(hashed(p, manager, "ana", range(8)), 8)
+    ben = hashed(p, manager, "ben", range(9))
+    hits = manager.get_computed_blocks(ben)
+    refuse = functools.partial(p.refuse, "ValueError", manager.allocate_slots, ben, number)
+    refuse()
+    refuse(hits[1], hits[0])
+    refuse(0, None, 4)
+    refuse(hits[1], hits[0], 4, True)
+    p.see(manager.get_block_ids("ben"))
+    assert subject.run(p) == [[]]
 
 
 def test_02_6_who_is_refused_is_not_noted(subject: Any) -> None:
@@ -408,6 +468,43 @@ def test_02_6_the_gate_for_a_request_with_room(
     p.see(manager.get_block_ids("ana"))
     p.see(manager.num_free_blocks)
     assert subject.run(p) == [granted, [1], blocks - 1]
+
+
+def test_02_6_one_token_more_costs_the_same(subject: Any) -> None:
+    """Behind 8 blocks in a small pool and behind 256 in a large one: a token that has room, one
+    that fills its block, and one that needs another."""
+    p = Program()
+    for held in (8, 256):
+        manager = p.new(
+            "mini_vllm.core.kv_cache_manager:KVCacheManager",
+            2 * held, 4, 2000, True, hash_root=b"root",
+        )  # fmt: skip
+        ana = hashed(p, manager, "ana", range(4 * held + 5))
+        manager.allocate_slots(ana, 4 * held + 2)
+        for computed in range(4 * held + 2, 4 * held + 5):
+            p.set(ana, "num_computed_tokens", computed)
+            p.see(p.call(STEPS, manager.allocate_slots, ana, 1))
+    costs = subject.run(p)
+    assert all(long < 1.5 * short for short, long in zip(costs[:3], costs[3:], strict=True))
+
+
+@many
+@given(certain=st.integers(1, 20), drafts=st.integers(1, 12), beyond=st.integers(0, 3))
+def test_02_6_drafts_are_not_published(
+    subject: Any, certain: int, drafts: int, beyond: int
+) -> None:
+    """The tokens of a step end with drafts that the request knows. Blocks of certain tokens alone
+    become findable."""
+    p = Program()
+    manager = make_manager(p, 12)
+    ana = hashed(p, manager, "ana", range(certain))
+    p.set(ana, "spec_token_ids", list(range(50, 50 + drafts)))
+    manager.allocate_slots(ana, certain + drafts, num_lookahead_tokens=beyond)
+    p.see(manager.num_cached_blocks["ana"])
+    p.see(p.call("builtins:len", manager.block_pool.cached_blocks))
+    p.see(p.call("builtins:len", manager.get_block_ids("ana")))
+    right = certain // 4
+    assert subject.run(p) == [right, right, -(-(certain + drafts + beyond) // 4)]
 
 
 @pytest.mark.parametrize(("valid", "hits"), [(12, 12), (8, 8), (7, 4), (3, 0)])

@@ -297,7 +297,7 @@ def test_02_3_forgetting_moves_nobody(
     subject: Any, moves: list[tuple[str, int]], free: set[int]
 ) -> None:
     """Six named blocks, some free and some held: to look for one changes nothing, and to forget
-    one takes its name and nothing else, held or not."""
+    one takes its name and nothing else, held or not. A name that leads to no block is gone."""
     p = Program()
     pool = p.new(f"{POOL}BlockPool", 8)
     blocks = pool.get_new_blocks(6)
@@ -318,10 +318,73 @@ def test_02_3_forgetting_moves_nobody(
         p.see_each(p.call("builtins:list", pool.free_block_queue), "block_id")
         p.see_each(blocks, "ref_cnt")
         p.see_each(blocks, "block_hash")
+        p.see(p.call("builtins:len", pool.cached_blocks))
         expected.append([7, *(number + 1 for number in order)])
         expected.append([int(number not in free) for number in range(6)])
         expected.append([dict(known).get(number) for number in range(6)])
+        expected.append(len({name for _, name in known}))
     assert subject.run(p) == expected
+
+
+def test_02_3_the_callers_lists_stay(subject: Any) -> None:
+    """What is handed over is only read, be it a list, or an iterator that is read once."""
+    p = Program()
+    pool = p.new(f"{POOL}BlockPool", 6)
+    blocks = pool.get_new_blocks(4)
+    for act in (pool.touch, pool.free_blocks, pool.free_blocks):
+        act(blocks)
+        p.see_each(blocks, "block_id")
+    p.see_each(p.call("builtins:list", pool.free_block_queue), "block_id")
+    pool.touch(blocks)
+    pool.free_blocks(p.call("builtins:iter", blocks))
+    p.see_each(p.call("builtins:list", pool.free_block_queue), "block_id")
+    assert subject.run(p) == [*[[1, 2, 3, 4]] * 3, *[[5, 1, 2, 3, 4]] * 2]
+
+
+def test_02_3_a_block_of_five_hundred_requests(subject: Any) -> None:
+    """A system prompt that all have in common: its block is free when the last of them has gone."""
+    p = Program()
+    pool = p.new(f"{POOL}BlockPool", 3)
+    blocks = pool.get_new_blocks(1)
+    shared = p.call("operator:mul", blocks, 499)
+    pool.touch(shared)
+    p.see_each(blocks, "ref_cnt")
+    pool.free_blocks(shared)
+    p.see_each(blocks, "ref_cnt")
+    p.see(pool.num_free_blocks)
+    pool.free_blocks(blocks)
+    p.see(pool.num_free_blocks)
+    assert subject.run(p) == [[500], [1], 1, 2]
+
+
+def test_02_4_hundreds_of_twins(subject: Any) -> None:
+    """As many requests have filled equal blocks side by side. Each of these is kept, and found when
+    all older ones have gone."""
+    p = Program()
+    pool = p.new(f"{POOL}BlockPool", 301)
+    blocks = pool.get_new_blocks(300)
+    order = [7 * number % 300 for number in range(300)]
+    pool.cache_full_blocks([blocks[number] for number in order], [b"same"] * 300)
+    for number in order:
+        p.see(pool.get_cached_block(b"same").block_id)
+        pool.evict(blocks[number])
+    p.see(pool.get_cached_block(b"same"))
+    assert subject.run(p) == [*(number + 1 for number in order), None]
+
+
+def test_02_4_twins_of_one_call(subject: Any) -> None:
+    """Of three blocks that are filed at once two have one name. Each is found when the older ones
+    have gone."""
+    p = Program()
+    pool = p.new(f"{POOL}BlockPool", 5)
+    blocks = pool.get_new_blocks(3)
+    pool.cache_full_blocks(blocks, [b"same", b"other", b"same"])
+    for gone in (0, 2):
+        p.see(pool.get_cached_block(b"same").block_id)
+        pool.evict(blocks[gone])
+    p.see(pool.get_cached_block(b"same"))
+    p.see(pool.get_cached_block(b"other").block_id)
+    assert subject.run(p) == [1, 3, None, 2]
 
 
 @many
@@ -536,7 +599,7 @@ def test_02_7_all_that_failed_leaves_the_cache(
     subject: Any, tokens: int, valid: int, holes: set[int], shared: bool
 ) -> None:
     """Blocks that are held by two, and those behind one that has lost its name before. Tables,
-    holders and the computed tokens of the request stay."""
+    holders, the computed tokens of the request and the count of another one stay."""
     p = Program()
     manager = p.new(MANAGER, 12, 4, 64, hash_root=b"root")
     ana = hashed(p, manager, "ana", range(tokens))
@@ -559,13 +622,13 @@ def test_02_7_all_that_failed_leaves_the_cache(
     p.see(manager.get_block_ids("ana"))
     p.see_each(manager.block_pool.blocks, "ref_cnt")
     p.see(ana.num_computed_tokens)
-    p.see(manager.num_cached_blocks["ana"])
+    p.see(manager.num_cached_blocks)
     assert subject.run(p) == [
         [number in named for number in range(len(ids))],
         ids,
         [(block in ids) + (block in held) for block in range(12)],
         tokens,
-        min(full, valid // 4),
+        {"ana": min(full, valid // 4)} | ({"ben": (tokens - 1) // 4} if shared else {}),
     ]
 
 
@@ -590,6 +653,24 @@ def test_02_7_a_table_is_freed_from_its_end(
     p.see_each(p.call("builtins:list", manager.block_pool.free_block_queue), "block_id")
     total = max(8, number + 2)
     assert subject.run(p) == [[*range(number + 1, total), *range(number, 0, -1)]]
+
+
+@pytest.mark.parametrize("first", ["ana", "ben"])
+def test_02_7_of_twins_the_own_one_loses_its_name(subject: Any, first: str) -> None:
+    """Ana and ben have filled equal blocks, one of them first. Hers are forgotten and his are
+    found, whichever are older."""
+    p = Program()
+    manager = p.new(MANAGER, 12, 4, 64, hash_root=b"root")
+    made = {name: hashed(p, manager, name, range(8)) for name in (first, "ana", "ben")}
+    for name in made:
+        manager.allocate_slots(made[name], 8)
+    manager.uncache_blocks(made["ana"], 4)
+    for name in ("ana", "ben"):
+        p.see_each(manager.req_to_blocks[name], "block_hash")
+    p.see(manager.get_computed_blocks(hashed(p, manager, "cleo", range(9)))[0].get_block_ids())
+    mine, his, found = subject.run(p)
+    assert [name is not None for name in (*mine, *his)] == [True, False, True, True]
+    assert found == [1, 4 if first == "ana" else 2]
 
 
 @pytest.mark.parametrize("valid", [0, 3, 500, 796, 900])
