@@ -16,6 +16,7 @@ Source: vllm/tool_parsers/hermes_tool_parser.py#L34-L273 (Hermes2ProToolParser) 
 from __future__ import annotations
 
 import json
+import string
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,15 +183,21 @@ class CallReader:
         return news
 
     def _leave(self) -> None:
-        """Pass over the end tag and the white space around it, as soon as they are there."""
+        """Pass over the end tag and the white space around it, as soon as they are there; also over
+        braces too many before it, and on to another call in the same tag."""
         if self.call is None:
             self._be_text()
             return
         self._behind = self._behind.lstrip()
-        if self.end and self._behind.startswith(self.end):
-            self._behind, self.end = self._behind[len(self.end) :].lstrip(), ""
-        if self._behind and not self.end.startswith(self._behind):
-            self.rest = self._behind
+        if self.end:
+            closed = self._behind.lstrip("}" + string.whitespace)
+            if closed.startswith(self.end):
+                self._behind, self.end = closed[len(self.end) :].lstrip(), ""
+            elif self.end.startswith(closed):
+                return
+        if self._behind:
+            is_another = self.end and self.object.is_whole and self._behind.startswith("{")
+            self.rest = (self.start if is_another else "") + self._behind
 
     def _be_text(self) -> None:
         """No call: a whole object is content; of a broken one its tag is, and behind that tag a

@@ -103,7 +103,7 @@ ANSWERS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "no end tag": (f'{CALL.removesuffix("</tool_call>")}{CALL}', "", [WEATHER] * 2),
     "the end tag is cut": (CALL[:-5], "", [WEATHER]),
     "the last brace is missing": (CALL.replace("}}", "}") + CALL, "", [WEATHER] * 2),
-    "a brace too many": (CALL.replace("}}", "}}}"), "}</tool_call>", [WEATHER]),
+    "a brace too many": (CALL.replace("}}", "}}}"), "", [WEATHER]),
     "cut in its arguments": (
         'b <tool_call>{"name": "w", "arguments": {"a": "x', "b ", [("w", '{"a": "x')],
     ),
