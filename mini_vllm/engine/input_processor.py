@@ -350,8 +350,8 @@ class InputProcessor:
             return
         if self.tokenizer is None:
             raise RequestError(
-                "bad_words needs a tokenizer, to turn words into tokens, and none is loaded; leave "
-                "out skip_tokenizer_init",
+                "bad_words are turned into tokens, and no tokenizer is loaded; leave out "
+                "skip_tokenizer_init",
                 param="bad_words",
             )
         params.update_from_tokenizer(self.tokenizer)
@@ -362,8 +362,8 @@ class InputProcessor:
             return
         if self.tokenizer is None:
             raise RequestError(
-                "structured_outputs needs a tokenizer, for the text of each token, and none is "
-                "loaded; leave out skip_tokenizer_init",
+                "structured_outputs needs the text of each token, and no tokenizer is loaded; "
+                "leave out skip_tokenizer_init",
                 param="structured_outputs",
             )
         check_constraint(self.structured, params.structured_outputs)
