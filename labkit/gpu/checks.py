@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -57,7 +58,7 @@ def expect_equal(what: str, ours: Tokens, right: Tokens) -> None:
 # ---------------------------------------------------------------- attention and layers
 def attention_equals_plain_torch(device: str) -> str:
     """A ragged batch of decodes and prefills through the Triton backend, in each dtype."""
-    from mini_vllm.attention import AttentionMetadata, get_backend
+    from mini_vllm.attention import AttentionMetadata, get_backend, triton_backend
     from mini_vllm.attention.reference import ReferenceAttention
 
     errors = []
@@ -70,11 +71,12 @@ def attention_equals_plain_torch(device: str) -> str:
         there = AttentionMetadata.from_lists(query_lens, seq_lens, tables, 16, device)
         query = torch.randn(sum(query_lens), 8, 64).to(dtype)
         cache = torch.randn(2, 27, 16, 2, 64).to(dtype)
-        for window in (None, 9):
+        backend = get_backend(device, "triton")
+        for window, tiled in ((None, False), (9, False), (None, True), (9, True)):
             right = ReferenceAttention.forward(query.float(), cache.float(), step, 0.125, window)
-            backend = get_backend(device, "triton")
-            ours = backend.forward(query.to(device), cache.to(device), there, 0.125, window)
-            errors.append(expect_close(f"{dtype}, window {window}", ours, right))
+            with patch.object(triton_backend, "USES_TILED_PREFILL", tiled):
+                ours = backend.forward(query.to(device), cache.to(device), there, 0.125, window)
+            errors.append(expect_close(f"{dtype}, window {window}, {tiled=}", ours, right))
     return f"largest relative error {max(errors):.1e}"
 
 

@@ -174,7 +174,9 @@ def measured_ceilings(items: Items) -> dict[str, float]:
     return {key: max(each[key] for each in seen) for key in ("bandwidth", "flops")} if seen else {}
 
 
-OF_TORCH = {"paged_prefill": "torch's own attention over contiguous keys"}
+OF_TORCH = dict.fromkeys(
+    ("paged_prefill", "tiled_prefill"), "torch's own attention over contiguous keys"
+)
 
 
 def beside_torch(items: Items) -> list[str]:

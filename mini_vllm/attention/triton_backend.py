@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.selector import AttentionSelectorConfig
-from mini_vllm.kernels import INTERPRETED
+from mini_vllm.kernels import INTERPRETED, USES_TILED_PREFILL
 from mini_vllm.kernels.attention import (
     PAGED_DECODE,
     PAGED_PREFILL,
@@ -18,6 +18,7 @@ from mini_vllm.kernels.attention import (
     STORE_KV,
     choose_num_splits,
 )
+from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.platforms import platform_of
 from mini_vllm.platforms.interface import Platform
 
@@ -76,7 +77,7 @@ class TritonAttention:
                 **shared,
             )
         if num_decodes < metadata.num_reqs:
-            PAGED_PREFILL.run(
+            prefill_spec().run(
                 query=query,
                 output=output,
                 block_table=metadata.block_table[num_decodes:],
@@ -86,6 +87,15 @@ class TritonAttention:
                 **shared,
             )
         return output
+
+
+def prefill_spec() -> KernelSpec:
+    """The kernel for prompts: in larger tiles if that is asked for."""
+    if USES_TILED_PREFILL:
+        from mini_vllm.kernels.tiled import TILED_PREFILL
+
+        return TILED_PREFILL
+    return PAGED_PREFILL
 
 
 def run_decodes(max_seq_len: int, query: Tensor, key_cache: Tensor, **rest: Any) -> None:

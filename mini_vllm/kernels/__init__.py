@@ -2,6 +2,7 @@
 
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
+    tiled.py       how the kernel of `attention/tiled_prefill.py` is launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     qkv.py         how the kernel of `qk_norm_rope_store.py` is launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
@@ -41,6 +42,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 USES_GEMV = os.environ.get("MINI_VLLM_GEMV") == "1"
 """Whether products of few tokens are `gemv.py`'s where kernels run. Not by itself: no GPU has shown
 yet that it is faster than torch's product there; `gpu-report --part roofline` measures both."""
+USES_TILED_PREFILL = os.environ.get("MINI_VLLM_TILED_PREFILL") == "1"
+"""Whether prompts are attended to by `tiled_prefill.py`'s kernel; not by itself either."""
 
 
 def can_launch(tensor: Tensor) -> bool:

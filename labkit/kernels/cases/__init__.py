@@ -5,7 +5,8 @@
     pages.py       paged caches, and what makes attention over them hard
     storing.py     for `store_kv`, and
     decode.py      for the decode kernels, and
-    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`
+    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`; also for that of
+                   `attention/tiled_prefill.py`
     pointwise.py   for the kernels of `kernels/fused.py`
     qkv.py         for the kernel of `kernels/qk_norm_rope_store.py`
     masking.py     for the kernel of `kernels/bitmask.py`
@@ -54,11 +55,13 @@ from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.qkv import SPECS as QKV_SPECS
 from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
 from mini_vllm.kernels.sampling import SPECS as SAMPLING_SPECS
+from mini_vllm.kernels.tiled import SPECS as TILED_SPECS
 
 SPECS: dict[str, KernelSpec] = {
     spec.name: spec
     for specs in (
         ATTENTION_SPECS,
+        TILED_SPECS,
         POINTWISE_SPECS,
         QKV_SPECS,
         PRODUCT_SPECS,

@@ -426,6 +426,7 @@ LARGE = (
     Large("split_decode", "1 request of 32,768 tokens, 32 splits", decode(1, 32768, 32)),
     Large("reduce_splits", "64 requests, 16 splits", reduce(64, 16)),
     Large("paged_prefill", "4 requests of 4,096 tokens", prefill(4, 4096)),
+    Large("tiled_prefill", "4 requests of 4,096 tokens", prefill(4, 4096), target=0.3),
     Large("rms_norm", "16,384 tokens, with residual", norm(16384)),
     Large("rope", "16,384 tokens", rope(16384)),
     Large("qk_norm_rope_store", "256 tokens", qkv(256), target=0.25),

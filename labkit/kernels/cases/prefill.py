@@ -305,4 +305,4 @@ PAGED_PREFILL = (
     ),
 )  # fmt: skip
 
-CASES = {"paged_prefill": PAGED_PREFILL}
+CASES = {"paged_prefill": PAGED_PREFILL, "tiled_prefill": PAGED_PREFILL}

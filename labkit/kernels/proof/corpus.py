@@ -84,7 +84,9 @@ class Cheat:
     covered: str = ""
 
 
-UNTAUGHT = frozenset({"draw_tokens", "gdn_decode", "mla_decode", "qk_norm_rope_store", "gemv"})
+UNTAUGHT = frozenset(
+    {"draw_tokens", "gdn_decode", "mla_decode", "qk_norm_rope_store", "gemv", "tiled_prefill"}
+)
 """Kernels that no phase has as a task: none is handed in, so there are no others to judge."""
 
 

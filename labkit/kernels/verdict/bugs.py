@@ -195,6 +195,41 @@ LAYER_BUGS = (
         'row_max = tl.full([QUERY_TILE], float("-inf"), tl.float32)',
         "row_max = tl.full([QUERY_TILE], -1000.0, tl.float32)", "values", "deep-logits",
     ),
+    # ------------------------------------------------------------ tiled_prefill
+    Bug(
+        "tiled_prefill", "a tile on the diagonal is taken for a whole one",
+        "first_position + 1 - middle", "first_position + KEY_TILE - middle", "values", "tiles",
+    ),
+    Bug(
+        "tiled_prefill", "the window's first tiles are taken for whole ones",
+        "tl.cdiv(tl.maximum(end - window - begin, 0), KEY_TILE) * KEY_TILE", "0",
+        "values", "traffic-window",
+    ),
+    Bug(
+        "tiled_prefill", "weights are powers of 2, scores are not brought to that base",
+        "scale * 1.4426950408889634", "scale", "values", "ragged",
+    ),
+    Bug(
+        "tiled_prefill", "earlier tiles are not rescaled", "acc * rescale[:, None]", "acc",
+        "values", "long",
+    ),
+    Bug(
+        "tiled_prefill", "all heads of a group have the queries of the first",
+        "head[:, None] * HEAD_DIM + dim[None, :]\n    query =",
+        "(kv_head * GROUP) * HEAD_DIM + dim[None, :]\n    query =", "values", "ragged",
+    ),
+    Bug(
+        "tiled_prefill", "a group has as many heads as a tile", "& (in_group < GROUP)", "",
+        "oob", "odd-group",
+    ),
+    Bug(
+        "tiled_prefill", "a token sees the one behind it", "(distance >= 0)", "(distance >= -1)",
+        "values", "ragged",
+    ),
+    Bug(
+        "tiled_prefill", "the slot is computed in 32 bits", "block.to(tl.int64)", "block",
+        "overflow", "big-cache",
+    ),
     # ------------------------------------------------------------ rms_norm
     Bug(
         "rms_norm", "lanes behind the row count", "+ column, mask=inside, other=0.0)\n    if HAS",

@@ -76,7 +76,7 @@ def condition(spec: str, problem: Problem) -> float:
 
     Rounding errors are relative to the former (`tolerances.long_sum`).
     """
-    attention = paged_prefill if spec == "paged_prefill" else paged_decode
+    attention = paged_prefill if spec.endswith("_prefill") else paged_decode
     magnitudes = attention({**problem, "value_cache": problem["value_cache"].abs()})["output"]
     return float(magnitudes.norm() / attention(problem)["output"].norm())
 
@@ -430,6 +430,7 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "reduce_splits": reduce_splits,
     "split_decode": split_decode,
     "paged_prefill": paged_prefill,
+    "tiled_prefill": paged_prefill,
     "rms_norm": rms_norm,
     "rope": rope,
     "silu_mul": silu_mul,

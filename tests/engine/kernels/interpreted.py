@@ -14,6 +14,7 @@ from unittest.mock import patch
 import torch
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.attention import triton_backend
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import ReferenceAttention
 from mini_vllm.attention.triton_backend import TritonAttention
@@ -60,8 +61,10 @@ def attention_errors() -> dict[str, float]:
         query, cache, metadata = batch(dtype, block_size, heads, group, dim, lens)
         expected = ReferenceAttention.forward(query, cache, metadata, dim**-0.5, window)
         expected[: metadata.num_decode_reqs][metadata.seq_lens[: metadata.num_decode_reqs] == 0] = 0
-        actual = TritonAttention().forward(query, cache, metadata, dim**-0.5, window)
-        errors[name] = (actual.float() - expected.float()).abs().max().item()
+        for kind in ("", "-tiled"):
+            with patch.object(triton_backend, "USES_TILED_PREFILL", bool(kind)):
+                actual = TritonAttention().forward(query, cache, metadata, dim**-0.5, window)
+            errors[name + kind] = (actual.float() - expected.float()).abs().max().item()
     return errors
 
 

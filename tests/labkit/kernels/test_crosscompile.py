@@ -116,6 +116,7 @@ def test_a_kernel_compiles_and_its_needs_are_known(sandbox: Sandbox, capability:
 MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
     "qk_norm_rope_store": (large.qkv(2),),
     "gemv": (large.few(1, 6144, 1024), large.few(2, 1024, 3072), large.few(4, 6144, 1024)),
+    "tiled_prefill": (large.prefill(1, 20),),
     "draw_tokens": (large.drawn(2),),
     "gdn_decode": (large.gdn(2),),
 }
@@ -124,7 +125,7 @@ MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("name", MODEL_SHAPES)
-def test_no_number_of_a_kernel_of_a_decode_step_is_spilled(
+def test_no_number_of_a_kernel_of_the_engine_is_spilled(
     sandbox: Sandbox, name: str, capability: int
 ) -> None:
     spec, generator = SPECS[name], torch.Generator().manual_seed(1)

@@ -198,6 +198,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "store_kv": {"big-cache", "deep", "far", "many-slots"},
     "paged_decode": {"big-cache", "far", "far-table", "many-blocks", "thousand"},
     "paged_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
+    "tiled_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
     "reduce_splits": {"long", "long-masses", "long-output"},
     "split_decode": {"many-blocks"},
     "rms_norm": {"far", "long"},
@@ -285,7 +286,8 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
     small = {
         "store_kv": large.store_kv(32), "paged_decode": large.decode(2, 40),
         "split_decode": large.decode(1, 70, 2), "reduce_splits": large.reduce(2, 4),
-        "paged_prefill": large.prefill(2, 20), "rms_norm": large.norm(3), "rope": large.rope(3),
+        "paged_prefill": large.prefill(2, 20), "tiled_prefill": large.prefill(2, 20),
+        "rms_norm": large.norm(3), "rope": large.rope(3),
         "qk_norm_rope_store": large.qkv(3), "silu_mul": large.silu(3),
         "per_token_quant_int8": large.per_token(3),
         "gemm": large.dense(2), "gemv": large.few(3, 40, 50),
