@@ -128,7 +128,8 @@ class RowParallel:
         )
 
     def finish(self, y: Tensor) -> Tensor:
-        """The sum of all ranks' partial results ``[T, out]``, by the group's all-reduce.
+        """The sum of all ranks' partial results ``[T, out]``, by one all-reduce of the group, in
+        the dtype of ``y``: a wider one would take twice the bytes on the way.
 
         Source: vllm/model_executor/layers/linear.py#L1539-L1570 (RowParallelLinear.forward)
         @ v0.22.1

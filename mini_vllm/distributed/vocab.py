@@ -60,7 +60,7 @@ class VocabParallelEmbedding:
 
         A token of another rank has no row here: look up some row in its place, and make its
         vector zero *afterwards*. Then add all ranks' vectors: of each token's, one is not zero,
-        so the sum is exact in any dtype.
+        so the sum is exact in any dtype, and is sent in the table's.
 
         Source: vllm/model_executor/layers/vocab_parallel_embedding.py#L470-L490
         (VocabParallelEmbedding.forward) @ v0.22.1
@@ -80,8 +80,8 @@ class VocabParallelHead(VocabParallelEmbedding):
     def finish(self, y: Tensor) -> Tensor:
         """All logits ``[B, V]`` on every rank, from this rank's ``[B, rows]``.
 
-        Rank after rank along the last dimension, cut to the vocabulary. The logit of a row of
-        padding is 0, which beats every token whose logit is negative.
+        Rank after rank along the last dimension, cut to the vocabulary, and sent in the dtype of
+        ``y``. The logit of a row of padding is 0, which beats every token whose logit is negative.
 
         Source: vllm/model_executor/layers/logits_processor.py#L89-L104
         (LogitsProcessor._get_logits) @ v0.22.1

@@ -130,6 +130,24 @@ error = float((results[-1].double() - total).abs().max())
     assert error < 1e-5
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_10_1_a_number_has_a_shape_too(subject: Any, ranks: int) -> None:
+    """A loss, for one: a tensor without dimensions, whose sum has none."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}collectives import ring_all_reduce
+inputs = [torch.tensor(rank + 1.5) for rank in range(ranks)]
+results, _ = run_messages(inputs, ring_all_reduce)
+told = [[list(each.shape), each.item()] for each in results]
+""",
+        ranks=ranks,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [[[[], sum(rank + 1.5 for rank in range(ranks))]] * ranks]
+
+
 def test_10_1_where_the_input_is(subject: Any) -> None:
     """The sum is on the device of the input, and so is all that is made on the way."""
     p = Program()
@@ -142,7 +160,8 @@ def test_10_1_where_the_input_is(subject: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "rank", "kind"), [(2, 0, "float32"), (3, 1, "bfloat16"), (5, 4, "float64")]
+    ("ranks", "rank", "kind"),
+    [(2, 0, "float32"), (3, 1, "bfloat16"), (5, 4, "float64"), (2, 1, "float16"), (3, 0, "int8")],
 )
 def test_10_1_all_messages_are_over(subject: Any, ranks: int, rank: int, kind: str) -> None:
     """A rank that returns has waited for what it sent, too: until then its memory is read. What
@@ -296,6 +315,17 @@ except ValueError:
         assert subject.run(p) == [True]
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(6, 2, 4), (6, 1, 4), (3, 1, 2)])
+def test_10_4_query_heads_are_not_cut(subject: Any, heads: int, kv_heads: int, ranks: int) -> None:
+    """Rows of 4 numbers a head come out even where heads do not: half a head is on no rank."""
+    for rank in range(ranks):
+        p = Program()
+        layout = p.new(f"{DIST}linear:QKVParallel", group(p, rank, ranks), heads, kv_heads)
+        p.refuse("ValueError", layout.parts, 7, [4 * heads, 4 * kv_heads, 4 * kv_heads])
+        p.see("refused")
+        assert subject.run(p) == ["refused"]
+
+
 @many
 @given(
     ranks=st.integers(1, 6),
@@ -381,13 +411,48 @@ told = [[str(each.dtype), each.tolist()] for each in sums]
     assert subject.run(p) == [[[f"torch.{kind}", [[2.0, 4.0], [6.0, -8.0]]]] * 2]
 
 
+NOTED = """
+class Noted:
+    \"\"\"Alone in its group; it notes what is handed to each exchange.\"\"\"
+    rank = rank_in_group = 0
+    world_size, is_first_rank, is_last_rank = 1, True, True
+    def __init__(self):
+        self.told = []
+    def all_reduce(self, x):
+        self.told.append(["all_reduce", str(x.dtype), list(x.shape)])
+        return x.clone()
+    def all_gather(self, x, dim=-1):
+        self.told.append(["all_gather", str(x.dtype), list(x.shape)])
+        return x.clone()
+
+group = Noted()
+"""
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_10_5_parts_travel_in_their_own_dtype(subject: Any, kind: str) -> None:
+    """One exchange, of as many bytes as the partial results have."""
+    p = Program()
+    names = code(
+        p,
+        NOTED
+        + f"""
+from {DIST}linear import RowParallel
+RowParallel(group).finish(torch.ones(3, 5, dtype=getattr(torch, kind)))
+""",
+        kind=kind,
+    )
+    p.see(names["group"].told)
+    assert subject.run(p) == [[["all_reduce", f"torch.{kind}", [3, 5]]]]
+
+
 @many
 @given(data=st.data())
 def test_10_6_any_targets(subject: Any, reference: Any, data: Any) -> None:
     """Any projections of any layout, held whole, packed, turned or one by one."""
     p = Program()
     part_class, slice_ = "mini_vllm.model.layout:Part", "builtins:slice"
-    kind = data.draw(st.sampled_from(["plain", "packed", "turned", "each", "none"]))
+    kind = data.draw(st.sampled_from(["plain", "packed", "turned", "each", "each cut", "none"]))
     pack = 2 if kind == "packed" else 1
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     rank, ranks = data.draw(st.integers(0, 1)), 2
@@ -405,12 +470,13 @@ def test_10_6_any_targets(subject: Any, reference: Any, data: Any) -> None:
         "plain": {"out_dim": 0, "in_dim": 1},
         "packed": {"out_dim": 0, "in_dim": None, "out_pack": 2, "optional": True},
         "turned": {"out_dim": 1, "in_dim": 0},
-        "each": {"out_dim": None, "per_part": True},
+        "each": {"out_dim": None, "per_part": True, "optional": True},
+        "each cut": {"out_dim": None, "in_dim": 0, "per_part": True},
         "none": {},
     }
     shape = {
         "plain": (rows, width), "packed": (rows, 3), "turned": (width, rows),
-        "each": (len(counts), 2), "none": (4,),
+        "each": (len(counts), 2), "each cut": (len(counts), width), "none": (4,),
     }[kind]  # fmt: skip
     parameter = p.call("torch:zeros", list(shape))
     if kind != "none":
@@ -457,6 +523,35 @@ filled = parameter.tolist()
     p.see(names["filled"])
     p.see(names["shapes"])
     assert subject.run(p) == [[[float(n)] * 2 for n in range(1, 6)], [[2]] * 5]
+
+
+@pytest.mark.parametrize("out_dim", [0, 1])
+def test_10_6_the_last_word_may_be_begun(subject: Any, out_dim: int) -> None:
+    """Six rows, four to an entry, are two entries; the next projection begins behind both."""
+    p = Program()
+    names = code(
+        p,
+        """
+from types import SimpleNamespace
+from mini_vllm.model.layout import ParamSpec, Part
+from mini_vllm.model.sharded_loader import projection_targets
+
+wholes = [Part(slice(0, size), slice(0, 5)) for size in (6, 4, 1)]
+parameter = torch.zeros(4, 5) if out_dim == 0 else torch.zeros(5, 4)
+parameter.spec = ParamSpec(out_dim=out_dim, out_pack=4)
+module = SimpleNamespace(parts=wholes, whole_parts=wholes)
+shapes = []
+for number, target in enumerate(projection_targets(module, parameter)):
+    target.view.fill_(number + 1)
+    shapes.append([list(target.shape), list(target.view.shape)])
+filled = (parameter if out_dim == 0 else parameter.T)[:, 0].tolist()
+shapes = [[shape[out_dim] for shape in both] for both in shapes]
+""",
+        out_dim=out_dim,
+    )
+    p.see(names["filled"])
+    p.see(names["shapes"])
+    assert subject.run(p) == [[1.0, 1.0, 2.0, 3.0], [[2, 2], [1, 1], [1, 1]]]
 
 
 @many
@@ -515,6 +610,74 @@ read = File.read
     right[: len(piece)] = piece
     assert np.array_equal(view, right.T if turned else right)
     assert read == piece.size
+
+
+FILE = """
+from pathlib import Path
+from mini_vllm.model.sharded_loader import Target, copy_slice
+
+class File:
+    \"\"\"Takes a tuple of slices within the tensor, as safetensors does.\"\"\"
+    def get_slice(self, name):
+        return self
+    def get_shape(self):
+        return list(tensor.shape)
+    def __getitem__(self, index):
+        if not isinstance(index, tuple):
+            raise TypeError(f"index is {index!r}; a tuple, one slice a dimension, is asked for")
+        for cut, size in zip(index, tensor.shape):
+            if max(cut.start or 0, cut.stop or 0) > size:
+                raise IndexError(f"{cut} of {size} entries")
+        return tensor[index]
+"""
+
+
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), -1.0])
+def test_10_6_what_is_not_in_the_file_is_zero(subject: Any, rubbish: float) -> None:
+    """Whatever lay in the memory before: a product with zero would leave what is no number."""
+    p = Program()
+    names = code(
+        p,
+        FILE
+        + """
+tensor = torch.ones(5, 3)
+view = torch.full((4, 3), rubbish)
+copy_slice(Target(view, {0: slice(3, 7)}, [5, 3]), File(), "w", Path("w"))
+rest = torch.full((2, 3), rubbish)
+copy_slice(Target(rest, {0: slice(6, 8)}, [5, 3]), File(), "w", Path("w"))
+found = [view.tolist(), rest.tolist()]
+""",
+        rubbish=rubbish,
+    )
+    p.see(names["found"])
+    assert subject.run(p) == [[[[1.0] * 3] * 2 + [[0.0] * 3] * 2, [[0.0] * 3] * 2]]
+
+
+@pytest.mark.parametrize("kind", ["int32", "uint8", "int64", "float64"])
+@pytest.mark.parametrize("rows", [(2, 6), (1, 4)])
+def test_10_6_words_keep_all_their_bits(subject: Any, kind: str, rows: tuple[int, int]) -> None:
+    """A word of eight 4-bit numbers has more bits than a float32 keeps: nothing is converted on
+    the way that lies in the file as it is held here."""
+    p = Program()
+    names = code(
+        p,
+        FILE
+        + """
+dtype = getattr(torch, kind)
+most = torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+tensor = torch.tensor([[most - 3 * row - column for column in range(3)] for row in range(5)],
+                      dtype=dtype)
+view = torch.full((rows[1] - rows[0], 3), 7, dtype=dtype)
+copy_slice(Target(view, {0: slice(*rows)}, [5, 3]), File(), "w", Path("w"))
+right = torch.zeros_like(view)
+right[: min(rows[1], 5) - rows[0]] = tensor[slice(*rows)]
+same = torch.equal(view, right)
+""",
+        kind=kind,
+        rows=rows,
+    )
+    p.see(names["same"])
+    assert subject.run(p) == [True]
 
 
 @pytest.mark.parametrize(
@@ -632,6 +795,57 @@ after = ids.tolist()
     )
     p.see([names["good"], names["kinds"], names["after"]])
     assert subject.run(p) == [[[True] * 2, [f"torch.{kind}"] * 2, [0, 127, 128, 199]]]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_10_7_vectors_and_logits_travel_in_their_own_dtype(subject: Any, kind: str) -> None:
+    """One exchange each, of as many bytes as the vectors and the logits have."""
+    p = Program()
+    names = code(
+        p,
+        NOTED
+        + f"""
+from {DIST}vocab import VocabParallelEmbedding, VocabParallelHead
+dtype = getattr(torch, kind)
+table = torch.ones(128, 5, dtype=dtype)
+vectors = VocabParallelEmbedding(group, 100).lookup(torch.tensor([3, 99]), table)
+logits = VocabParallelHead(group, 100).finish(torch.ones(2, 128, dtype=dtype))
+kinds = [str(vectors.dtype), str(logits.dtype), list(logits.shape)]
+""",
+        kind=kind,
+    )
+    p.see(names["group"].told)
+    p.see(names["kinds"])
+    told, kinds = subject.run(p)
+    name = f"torch.{kind}"
+    assert told == [["all_reduce", name, [2, 5]], ["all_gather", name, [2, 128]]]
+    assert kinds == [name, name, [2, 100]]
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_10_7_a_large_vocabulary(subject: Any, ranks: int) -> None:
+    """Of 151,936 tokens each is in its row: numbers beyond 65,536, and odd ones beyond 2,048."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}vocab import VocabParallelEmbedding
+ids = torch.tensor([0, 2049, 32767, 32768, 65535, 65537, 75967, 75968, 151935])
+table = torch.arange(151_936, dtype=torch.float64)[:, None]
+
+def work(group):
+    embedding = VocabParallelEmbedding(group, 151_936)
+    return embedding.lookup(ids, table[embedding.rows])[:, 0].long().tolist()
+
+found = run_ranks(ranks, work)
+asked = ids.tolist()
+""",
+        ranks=ranks,
+    )
+    p.see(names["found"])
+    p.see(names["asked"])
+    found, asked = subject.run(p)
+    assert found == [asked] * ranks
 
 
 @few
@@ -810,6 +1024,53 @@ for count in (2, 3):
     )
     p.see(names["alive"])
     assert subject.run(p) == [[[True] * 2, [False] * 2 + [True] * 2]]
+
+
+def test_10_9_what_comes_does_not_lie_over_what_leaves(subject: Any) -> None:
+    """A stage in the middle receives while what it received before is still being sent: in memory
+    of its own, step after step."""
+    p = Program()
+    names = code(
+        p,
+        STAGE
+        + """
+kept = []
+for step in range(3):
+    both = stage.receive(2)["intermediate"]
+    stage.hand_on(both)
+    kept += [both.hidden_states, both.residual]
+places = len({x.data_ptr() for x in kept})
+""",
+        place=1,
+        size=3,
+    )
+    p.see(names["places"])
+    assert subject.run(p) == [6]
+
+
+def test_10_9_what_leaves_is_contiguous(subject: Any) -> None:
+    """Turned, a part of a wider tensor, one row for all: a message has no gaps, and the numbers
+    in their order."""
+    p = Program()
+    names = code(
+        p,
+        STAGE
+        + """
+wide = torch.arange(24, dtype=torch.float16).view(4, 6)
+one = wide[:1, :3].expand(4, 3)
+pairs = [(wide[:3].T[:3], wide.T[:3]), (wide[:, :3], wide[:, 3:]), (one, wide[:, ::2])]
+same = []
+for pair in pairs:
+    del group.tensors[:]
+    stage.hand_on(IntermediateTensors(*pair))
+    for sent, right in zip(group.tensors, pair):
+        same += [sent.is_contiguous(), torch.equal(sent, right)]
+""",
+        place=0,
+        size=2,
+    )
+    p.see(names["same"])
+    assert subject.run(p) == [[True] * 12]
 
 
 def test_10_9_on_its_device(subject: Any) -> None:
@@ -1003,6 +1264,7 @@ def test_10_10_any_new_tokens(subject: Any, reference: Any, data: Any) -> None:
         [], cached, scheduled, sum(scheduled.values()), {}, {}, [], p.call("builtins:set"),
     )  # fmt: skip
     p.see(p.call("mini_vllm.engine.batch_queue:new_token_ids", plan, requests))
+    p.see(p.call("builtins:sorted", cached.resumed_req_ids))
     compare(subject, reference, p)
 
 
@@ -1055,18 +1317,19 @@ for who, message in moves:
     compare(subject, reference, p)
 
 
-@pytest.mark.parametrize("size", [255, 256, 300, 65_535, 65_536, 70_000])
+@pytest.mark.parametrize("size", [255, 256, 300, 65_535, 65_536, 70_000, 16_777_301])
 @pytest.mark.parametrize("last", [b"\0\0", b"\xff"], ids=["zeros", "ones"])
 def test_10_11_long_messages(subject: Any, size: int, last: bytes) -> None:
-    """Their length takes more than one byte of the header, and zeros at the end are theirs."""
+    """Their length takes more than one byte of the header, or three, and zeros at the end are
+    theirs. They fill the chunk to its end."""
     p = Program()
     names = code(
         p,
         f"""
 from {DIST}shm_broadcast import FIRST, ShmRingBuffer
-memory = bytearray(ShmRingBuffer.num_bytes(1, 80_000, 2))
-writer, reader = [ShmRingBuffer(memory, 1, 80_000, 2) for _ in range(2)]
-message = bytes(range(1, 200)) * 400
+memory = bytearray(ShmRingBuffer.num_bytes(1, size + 4, 2))
+writer, reader = [ShmRingBuffer(memory, 1, size + 4, 2) for _ in range(2)]
+message = bytes(range(1, 200)) * (size // 199 + 1)
 message = message[: size - len(last)] + last
 same = []
 for header in (0, FIRST):
@@ -1157,6 +1420,63 @@ for message in messages:
     assert seen[: len(messages)] == messages
     assert all(message == b"another" for message in again)
     assert got == messages
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3])
+def test_10_11_the_order_of_a_write(subject: Any, readers: int) -> None:
+    """Between any two lines: nothing of the chunk is new before `written` is taken away, all of it
+    when `written` is set, and no `read` is cleared before that. A reader may have looked at
+    `written` before it was taken away, and would take half of a message."""
+    p = Program()
+    names = code(
+        p,
+        RING
+        + """
+def look():
+    states.append([bytes(memory[:12]), *memory[16:]])
+
+is_old, is_new, is_late = [], [], []
+writer.commit_write(b"anything")
+for message in (b"one more", b"and", b"the last"):
+    for who, side in enumerate(sides):
+        side.commit_read(who)
+    states = []
+    look()
+    interleave(look, writer.commit_write, message)
+    look()
+    before, after = states[0][0], states[-1][0]
+    free = [written for _, written, *_ in states].index(0)
+    is_old += [chunk == before for chunk, *_ in states[:free]]
+    is_new += [chunk == after for chunk, written, *_ in states[free:] if written]
+    is_late += [chunk == after for chunk, _, *read in states if 0 in read]
+""",
+        readers=readers,
+        chunks=1,
+    )
+    for name in ("is_old", "is_new", "is_late"):
+        p.see(p.call("builtins:all", names[name]))
+    assert subject.run(p) == [True, True, True]
+
+
+@pytest.mark.parametrize("size", [0, 1, 12])
+def test_10_11_a_message_is_a_copy(subject: Any, size: int) -> None:
+    """Once it is read the writer writes over the chunk; what was read is `bytes`, and stays."""
+    p = Program()
+    names = code(
+        p,
+        RING
+        + """
+writer.commit_write(b"a" * size)
+message, _ = sides[0].commit_read(0)
+writer.commit_write(b"b" * 12)
+told = [type(message).__name__, list(message)]
+""",
+        readers=1,
+        chunks=1,
+        size=size,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [["bytes", [97] * size]]
 
 
 def test_10_11_the_fence(subject: Any) -> None:

@@ -41,10 +41,14 @@ def test_10_5_the_bias_once(lab: Any) -> None:
 
 
 def test_10_5_what_comes_back_is_used(lab: Any) -> None:
-    """The sum is what all_reduce returns; y may or may not be overwritten."""
+    """The sum is what all_reduce returns, in y's dtype; y may or may not be overwritten."""
     yours = RowParallel(lab.deaf(0, 2)).finish(torch.tensor([1.0, 2.0]))
     expect(yours is not None, True, at="finish returns something")
     expect(yours.tolist(), [1001.0, 1002.0], at="all_reduce has added 1000")
+    group, sent = lab.deaf(0, 2), list[str]()
+    group.all_reduce = lambda x: (sent.append(str(x.dtype)), x)[1]
+    RowParallel(group).finish(torch.tensor([1.0, 2.0], dtype=torch.bfloat16))
+    expect(sent, ["torch.bfloat16"], at="the dtype of each sum that is asked for, y in bfloat16")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

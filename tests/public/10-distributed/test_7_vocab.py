@@ -58,13 +58,18 @@ def test_10_7_every_token_has_its_vector(vocab: int, p: int) -> None:
 
 
 def test_10_7_what_is_elsewhere_is_zero_here(lab: Any) -> None:
-    """Before the sum, the vector of another rank's token is zero, whatever row was looked up."""
+    """Before the sum, the vector of another rank's token is zero, whatever row was looked up; and
+    what is sent has the table's dtype."""
     alone = lab.deaf(1, 2)
     alone.all_reduce = lambda x: x
     embedding = VocabParallelEmbedding(alone, 131)
     weight = torch.ones(96, 2)
     yours = embedding.lookup(torch.tensor([0, 95, 96, 130]), weight)[:, 0].tolist()
     expect(yours, [0.0, 0.0, 1.0, 1.0], at="rank 1 has tokens 96 to 130; ids 0, 95, 96, 130")
+    sent: list[str] = []
+    alone.all_reduce = lambda x: (sent.append(str(x.dtype)), x)[1]
+    embedding.lookup(torch.tensor([0, 96]), weight.bfloat16())
+    expect(sent, ["torch.bfloat16"], at="the dtype of each sum that is asked for, of such a table")
 
 
 @pytest.mark.parametrize(("vocab", "p"), [(131, 2), (131, 4), (509, 3), (7, 2)])
