@@ -215,7 +215,7 @@ def test_a_long_call_is_read_once() -> None:
         assert json.loads(call[1]) == {"a": [[1, "x"]] * size}
         return time.process_time() - begin
 
-    assert seconds(4000) < 10 * seconds(1000)
+    assert min(seconds(4000) for _ in range(3)) < 10 * min(seconds(1000) for _ in range(3))
 
 
 REQUIRED: list[tuple[str, Any]] = [
