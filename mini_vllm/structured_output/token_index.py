@@ -67,9 +67,9 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
     added = tokenizer.added_tokens_decoder
     special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
     vocabulary = {i: spelled for spelled, i in tokenizer.get_vocab().items()}
-    by_bytes = all(
-        char in alphabet for i, spelled in vocabulary.items() if i not in added for char in spelled
-    )
+    apart = {*added, *special}
+    others = [spelled for i, spelled in vocabulary.items() if i not in apart]
+    by_bytes = all(char in alphabet for spelled in others for char in spelled)
     result = [b""] * vocab_size
     for i, spelled in vocabulary.items():
         if i >= vocab_size or i in special:

@@ -37,11 +37,50 @@ def told(subject: Any, code: str, **given: Any) -> Any:
     return seen
 
 
-@pytest.mark.parametrize(("low", "high"), [(0x5001, 0x9FFE), (0x800, 0xD7FF), (0x10001, 0x1FFFE)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0x5001, 0x9FFE), (0x800, 0xD7FF), (0x10001, 0x1FFFE), (0x2001, 0x2FFE)]
+)
 def test_12_1_cuts_and_no_characters(subject: Any, low: int, high: int) -> None:
-    """Tens of thousands of characters, in fewer steps than there are."""
+    """Thousands of characters, in fewer steps than there are."""
     count = told(subject, DFA + "seen = steps(utf8_ranges, low, high)", low=low, high=high)
     assert count < high - low
+
+
+@pytest.mark.parametrize(("low", "high"), [(0x5001, 0x9FFE), (0x10001, 0x1FFFE), (0, 0x10FFFF)])
+def test_12_1_no_more_runs_than_cuts(subject: Any, low: int, high: int) -> None:
+    """A dozen runs, and not one for each 64 characters."""
+    code = "seen = len(utf8_ranges(low, high))"
+    assert told(subject, DFA + code, low=low, high=high) < 64
+
+
+def test_12_3_large_sets_are_refused_while_they_are_built(subject: Any) -> None:
+    """After n letters the automaton is in states 0 to n. Of 600 sets the first 62 have 2,000
+    members."""
+    code = """
+from unittest.mock import patch
+from mini_vllm.structured_output import regex_automaton
+from mini_vllm.structured_output.regex_automaton import TooLarge
+
+size, asked = 600, []
+
+class Counted(list):
+    def __getitem__(self, state):
+        asked.append(state)
+        return super().__getitem__(state)
+
+nfa = Nfa([[] for _ in range(size)], Counted(
+    [[((97, 97), state), ((97, 97), state + 1)] for state in range(size - 1)] + [[]]
+))
+with patch.object(regex_automaton, "MAX_WORK", 2_000):
+    try:
+        subset_construction(nfa, 0, size - 1)
+        how = "all were built"
+    except TooLarge:
+        how = "refused"
+seen = [how, len(asked)]
+"""
+    how, asked = told(subject, DFA + code)
+    assert how == "refused" and asked < 30_000, f"{how}: moves were asked for {asked:,} times"
 
 
 def test_12_3_the_start_is_over(subject: Any) -> None:
@@ -68,6 +107,71 @@ rows = [{97: 1, 98: 2}, {byte: 3}, {byte: 4}, {}, {97: 3}]
 seen = len(minimise(dfa(rows, {3})))
 """
     assert told(subject, DFA + code, byte=byte) == 5
+
+
+def test_12_4_hundreds_of_states_one_step_from_the_end(subject: Any) -> None:
+    """Each of 300 reads two bytes that no other one reads together; the table is of int32."""
+    code = """
+rows = [{97 + state % 20: 300, 120 + state // 20: 300} for state in range(300)]
+small = minimise(dfa([*rows, {}], {300}))
+seen = [len(small), str(small.table.dtype)]
+"""
+    assert told(subject, DFA + code) == [301, "int32"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"x": 3}, {"x": 4}), ({"x": 3, "y": 4}, {"x": 4, "y": 3}), ({"x": 3}, {"y": 3})],
+    ids=["another state", "exchanged", "another rule"],
+)
+def test_12_4_where_a_call_leads(
+    subject: Any, first: dict[str, int], second: dict[str, int]
+) -> None:
+    """States 1 and 2 read nothing, and one c further 4 is where 3 is."""
+    code = """
+given = dfa([{97: 1, 98: 2}, {}, {}, {}, {99: 3}], {3})
+given.calls[1], given.calls[2] = first, second
+seen = len(minimise(given))
+"""
+    assert told(subject, DFA + code, first=first, second=second) == 5
+
+
+def test_12_5_added_tokens_as_they_are_spelled(subject: Any) -> None:
+    """A word border, too; they do not tell how the others are spelled, and may stand behind the
+    model's last id."""
+    code = """
+from types import SimpleNamespace
+from mini_vllm.structured_output.token_index import token_bytes
+
+spelled = ["\u0120a", "\u00e9", "<s>", "b", "\u2581"]
+added = {
+    3: SimpleNamespace(content="b", special=False),
+    4: SimpleNamespace(content="\u2581", special=False),
+}
+tokenizer = SimpleNamespace(
+    get_vocab=lambda: {text: i for i, text in enumerate(spelled)},
+    all_special_ids=[2], added_tokens_decoder=added,
+)
+seen = [list(map(list, token_bytes(tokenizer, size))) for size in (5, 3)]
+"""
+    texts = [[*b" a"], [0xE9], [], [*b"b"], [*"\u2581".encode()]]
+    assert told(subject, code) == [texts, texts[:3]]
+
+
+def test_12_6_no_token_is_text(subject: Any) -> None:
+    """A table of special tokens alone: none may follow."""
+    code = """
+import numpy as np
+from types import SimpleNamespace
+from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, lift_state
+
+walk = SimpleNamespace(
+    step=lambda states, data: states, next=lambda state, byte: state, nbytes=0
+)
+tokens = TokenTable([b""] * 33)
+seen = [lift_state(walk, tokens, 0).tolist(), TokenIndex(walk, tokens).row(0).tolist()]
+"""
+    assert told(subject, code) == [[-1] * 33, [0, 0]]
 
 
 @pytest.mark.parametrize("texts", [[b"a", b"a\0", b"a\0b"], [b"\0", b"\0\0", b"\0b", b"b"]])
@@ -107,6 +211,60 @@ NativeGrammar(index, [32 * words - 1, 32 * words]).fill_bitmask(mask, 0)
 seen = mask[0].tolist()
 """
     assert told(subject, code, words=words) == [0] * (words - 1) + [-(2**31)]
+
+
+def test_12_8_an_end_alone_beyond_the_row(subject: Any) -> None:
+    """The text may end, and by a token that has no bit: no bit is set, and that is no error."""
+    code = """
+import numpy as np
+from types import SimpleNamespace
+from mini_vllm.structured_output.native import NativeGrammar
+
+walk = SimpleNamespace(start=0, is_accepting=lambda state: True)
+index = SimpleNamespace(automaton=walk, row=lambda state: np.zeros(2, dtype=np.int32))
+mask = np.full((2, 2), -1, dtype=np.int32)
+NativeGrammar(index, [64]).fill_bitmask(mask, 0)
+seen = mask.tolist()
+"""
+    assert told(subject, code) == [[0, 0], [-1, -1]]
+
+
+def test_12_9_the_comma_that_was_given(subject: Any) -> None:
+    """White space around it, a sign of another kind: between members and before others."""
+    code = """
+from mini_vllm.structured_output.json_text import object_pattern
+from mini_vllm.structured_output.patterns import text
+from mini_vllm.structured_output.regex_automaton import determinise, matches
+
+made = object_pattern([text("a"), text("b")], [False, True], text("x"), text(" ;"))
+dfa = determinise(made)
+seen = [word for word in words if matches(dfa, word.encode())]
+"""
+    right = ["a ;b", "b", "b ;x", "a ;b ;x ;x"]
+    wrong = ["a,b", "a ;b,x", "b,x", "a ;x", "x", "a", "a ;b;x", " ;b"]
+    assert told(subject, code, words=right + wrong) == right
+
+
+@pytest.mark.parametrize("number", [1_000, 1_001])
+def test_12_10_stacks_that_were_given_count_too(subject: Any, number: int) -> None:
+    """All of them read, and none calls or returns: a thousand fit, and one more does not."""
+    code = """
+import numpy as np
+from mini_vllm.structured_output.pushdown import BOTTOM, Machine, Pushdown
+from mini_vllm.structured_output.regex_automaton import DEAD, Dfa, TooLarge
+
+table = np.full((2, 256), DEAD, dtype=np.int32)
+table[0, 97] = 1
+walk = Pushdown(Machine({"root": Dfa(table, np.array([False, True]), [{}, {}])}, "root"))
+stacks = [walk.push(0, BOTTOM)]
+for _ in range(number - 1):
+    stacks.append(walk.push(0, stacks[-1]))
+try:
+    seen = len(walk.closure(stacks))
+except TooLarge:
+    seen = "refused"
+"""
+    assert told(subject, code, number=number) == (1_000 if number == 1_000 else "refused")
 
 
 @pytest.mark.parametrize("levels", [8, 11])
@@ -173,6 +331,32 @@ for byte in b"abb":
         break
 """
     assert told(subject, code) == [[True, False]] * 3
+
+
+def test_12_10_an_end_that_calls(subject: Any) -> None:
+    """`root = x y?`, `x = "a"`, `y = "b"`: behind the call the text may end, or y may be called."""
+    code = """
+import numpy as np
+from mini_vllm.structured_output.pushdown import Machine, Pushdown
+from mini_vllm.structured_output.regex_automaton import DEAD, Dfa
+
+def rule(calls, accepting, **moves):
+    table = np.full((len(accepting), 256), DEAD, dtype=np.int32)
+    for letter, target in moves.items():
+        table[0, ord(letter)] = target
+    return Dfa(table, np.array(accepting), calls)
+
+rules = {
+    "root": rule([{"x": 1}, {"y": 2}, {}], [False, True, True]),
+    "x": rule([{}, {}], [False, True], a=1),
+    "y": rule([{}, {}], [False, True], b=1),
+}
+walk = Pushdown(Machine(rules, "root"))
+after_a = walk.next(walk.start, ord("a"))
+after_b = walk.next(after_a, ord("b"))
+seen = [walk.is_accepting(after_a), after_b != DEAD and walk.is_accepting(after_b)]
+"""
+    assert told(subject, code) == [True, True]
 
 
 def test_12_12_the_same_draft_again(subject: Any) -> None:
