@@ -67,7 +67,7 @@ class VocabParallelEmbedding:
         """
         is_here = (input_ids >= self.rows.start) & (input_ids < self.rows.stop)
         local_ids = (input_ids - self.rows.start) * is_here
-        vectors = F.embedding(local_ids, weight) * is_here[:, None]
+        vectors = F.embedding(local_ids, weight).masked_fill(~is_here[:, None], 0)
         return self.group.all_reduce(vectors)
 
     def finish(self, y: Tensor) -> Tensor:
