@@ -414,6 +414,17 @@ def test_06_8_a_stop_token_is_no_text(subject: Any, include: bool, right: list[A
     assert subject.run(p) == right
 
 
+def test_06_8_a_stop_string_may_begin_before_min_tokens(subject: Any) -> None:
+    """What may begin one waits from the first token on; only where it ends counts."""
+    tokenizer = byte_level()
+    p = Program()
+    text = detokenizer(p, tokenizer, stop=["abc"], min_tokens=3)
+    for letter in "xabc":
+        p.see(text.append([tokenizer.token_to_id(letter)]))
+    p.see([text.flush(), text.stop_reason, text.num_output_tokens])
+    assert subject.run(p) == ["x", "", "", "", ["", "abc", 4]]
+
+
 def test_06_8_the_order_of_the_stop_strings_decides(subject: Any) -> None:
     """Several end inside one token: the first of the list, wherever the others begin."""
     tokenizer = byte_level()
