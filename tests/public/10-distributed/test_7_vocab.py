@@ -58,8 +58,9 @@ def test_10_7_every_token_has_its_vector(vocab: int, p: int) -> None:
 
 
 def test_10_7_what_is_elsewhere_is_zero_here(lab: Any) -> None:
-    """Before the sum, the vector of another rank's token is zero, whatever row was looked up; and
-    what is sent has the table's dtype."""
+    """Before the sum another rank's token is a vector of zeros, whatever row was looked up.
+
+    What is sent has the table's dtype."""
     alone = lab.deaf(1, 2)
     alone.all_reduce = lambda x: x
     embedding = VocabParallelEmbedding(alone, 131)
