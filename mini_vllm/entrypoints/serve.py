@@ -176,6 +176,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
     from mini_vllm.engine.checked_config import recommended_params
     from mini_vllm.entrypoints.openai.request_log import RequestLogger
     from mini_vllm.entrypoints.openai.state import ServerState
+    from mini_vllm.lora.registry import read_adapter
     from mini_vllm.observability.metrics import PrometheusRecorder
 
     template = read_template(args.chat_template)
@@ -187,6 +188,11 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
             f"--lora-modules has {taken[0]!r}, which is the model's own name; choose another, or "
             "another --served-model-name"
         )
+    for name, lora in loras.items():
+        try:
+            read_adapter(lora.lora_path)
+        except ValueError as error:
+            raise ValueError(f"--lora-modules {name}: {error}") from error
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             args.model,

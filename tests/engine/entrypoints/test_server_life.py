@@ -368,6 +368,7 @@ def test_no_socket_file_is_left_by_a_server_that_could_not_start(
     [
         (["x"], "--lora-modules has 'x'; write NAME=PATH"),
         (["m=/no/such/adapter"], "--lora-modules has 'm', which is the model's own name"),
+        (["x=/no/such/adapter"], "--lora-modules x: there is no adapter folder"),
     ],
 )
 def test_adapters_that_cannot_be_are_known_before_anything_is_loaded(
