@@ -28,6 +28,7 @@ from labkit.inside.basic import is_busy
 from labkit.judge import variables
 from labkit.judge.caught import watching
 from labkit.judge.difference import first_difference
+from labkit.judge.given import case_of, given
 from labkit.judge.return_types import wrong_return
 from labkit.judge.similar_names import meant
 from labkit.judge.variables import KEPT, REPORT, SECONDS, WATCH
@@ -96,6 +97,10 @@ class Reporter:
             inner = _inside_of_a_kernel(error)
             way = _frames(error) + (_frames(inner) if inner is not error else [])
             self.extra[item.nodeid] = _describe(inner, way)
+            if not isinstance(error, Divergence):
+                self.extra[item.nodeid]["given"] = given(error, self.watched)
+                parameters = getattr(getattr(item, "callspec", None), "params", {})
+                self.extra[item.nodeid]["case"] = case_of(parameters)
             if stood and not isinstance(error, EndlessLoop):  # an event loop has kept it
                 self.extra[item.nodeid] = {"error": "EndlessLoop", "frames": _without_ours(stood)}
             if stood or isinstance(error, EndlessLoop):

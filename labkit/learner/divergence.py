@@ -147,8 +147,9 @@ def show(phase: Phase, files: list[str], out: Screen | None = None) -> int:
     mapping, borrowed = borrow(phase, overlay.mapping_for([phase]))
     if not takes_part(phase) and not files:
         out.line(
-            f"A trace replays mini_vllm/core alone, and none of phase {phase.number}'s files runs"
-            f" in it: nothing to compare. make run-{phase.number} runs them in the whole engine."
+            "A trace has prompts of text for one engine, and replays its scheduler and blocks alone"
+            f" (mini_vllm/core): none of phase {phase.number}'s files runs in it, so there is"
+            f" nothing to compare. make run-{phase.number} runs them in the whole engine."
         )
         return 0
     if mapping:

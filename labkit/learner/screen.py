@@ -192,6 +192,10 @@ def show_failure(
             screen.line(line, indent=8)
         if wanted := diagnose.wanted_error(test, phase):
             screen.line(f"It should have raised {wanted}.", indent=8)
+        if detail.get("given"):
+            screen.pair("called", str(detail["given"]), width=8)
+        elif detail.get("case"):
+            screen.pair("case", str(detail["case"]), width=8)
     for line in diagnose.explain(test, phase):
         screen.line(line, "yellow", 8)
     place = place_of(test, phase)

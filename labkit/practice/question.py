@@ -8,6 +8,7 @@ two over many seeds. Since numbers are fresh each time, an answer cannot be copi
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +56,17 @@ class Question:
                 raise ValueError(f"{said!r} is none of the choices: {shown}")
             return said == right
         if isinstance(right, str):
-            return " ".join(said.replace(",", " ").split()) == right
+            return _bare(said) == _bare(right)
         try:
             number = float(said.rstrip("%"))
         except ValueError:
             raise ValueError(f"{said!r} is no number; answer with one, such as 12") from None
         return abs(number - right) <= self.tolerance * abs(right) + 1e-9
+
+
+def _bare(text: str) -> str:
+    """Without what only separates: "(1, 3)", "1,3" and "1 and 3" are "1 3"."""
+    return " ".join(re.sub(r"[][(),;]|\band\b", " ", text).split())
 
 
 Maker = Callable[[Random], Question]

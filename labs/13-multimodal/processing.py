@@ -59,7 +59,7 @@ def expand_placeholders(
         The longer prompt, and where each picture lies *in it*: every picture moves those behind it.
 
     Raises:
-        ValueError: if there are not as many placeholders as pictures.
+        ValueError: with both numbers, if there are not as many placeholders as pictures.
 
     Source: vllm/multimodal/processing/processor.py#L831-L871 (apply_token_matches) @ v0.22.1
     """

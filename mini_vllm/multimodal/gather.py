@@ -79,15 +79,15 @@ def merge_multimodal_embeddings(
     Args:
         inputs_embeds: ``[T, H]``, embeddings of the placeholders' tokens at images. They stay as
             they are; both results are tensors of their own, in this dtype.
-        rows: together ``[N, H * (1 + levels)]``.
+        rows: together ``[N, H * (1 + levels)]``; N may be 0.
         mask: ``[T]`` bool.
 
     Returns:
         ``[T, H]``, and ``[levels, T, H]``.
 
     Raises:
-        ValueError: if there are not as many rows as places for them. Without this check one row
-            would be written to every place, without an error.
+        ValueError: with both numbers, if there are not as many rows as places for them. Without
+            this check one row would be written to every place, without an error.
 
     Source: vllm/model_executor/models/utils.py#L456-L492 (_merge_multimodal_embeddings) @ v0.22.1
     """

@@ -88,7 +88,7 @@ def rows_of_a_range(rng: Random) -> Question:
     shown = " ".join("#" if embed else "." for embed in embeds)
     return Question(
         f"A picture's places are {shown}, where . is a separator. Which rows of the encoder's output do"
-        f" its places {start} to {end - 1} take: the first row, and the one behind the last?",
+        f" its places {start} to {end - 1} take: the first row, and the one behind the last (two numbers)?",
         engine,
         lambda: f"{sum(embeds[:start])} {sum(embeds[:end])}",
         "A row's number is the number of places with a row before it.",

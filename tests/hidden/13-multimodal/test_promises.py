@@ -16,6 +16,8 @@ few = settings(
     max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 FEATURES = "mini_vllm.mm_features:"
+BOTH = r"\b3\b.*\b7\b|\b7\b.*\b3\b"
+"""Both numbers, in either order."""
 
 
 def image(p: Program, name: str, offset: int, length: int, mask: Any = None) -> Any:
@@ -245,6 +247,26 @@ def test_13_9_only_what_is_needed_must_be_there(subject: Any) -> None:
     p.see(p.call("builtins:len", none[0]))
     rows = [[large + 1], [large + 3]]
     assert subject.run(p) == [rows, [False, False, True, True, False, False], 0]
+
+
+def test_13_3_a_refusal_has_both_numbers(subject: Any) -> None:
+    """7 pictures for 3 places, and 3 for 7: a caller reads what to send."""
+    p = Program()
+    expand = p.name("mini_vllm.multimodal.processing:expand_placeholders")
+    for places, pictures in ((3, 7), (7, 3)):
+        p.refuse("ValueError", expand, [9] * places, 9, [2] * pictures, says=BOTH)
+    assert subject.run(p) == []
+
+
+def test_13_10_an_error_has_both_numbers(subject: Any) -> None:
+    """7 rows for 3 places, and 3 for 7."""
+    p = Program()
+    merge = p.name("mini_vllm.multimodal.gather:merge_multimodal_embeddings")
+    for places, rows in ((3, 7), (7, 3)):
+        embeds, made = p.call("torch:zeros", 7, 5), p.call("torch:zeros", rows, 5)
+        mask = p.call("torch:tensor", [index < places for index in range(7)])
+        p.refuse("ValueError", merge, embeds, [made], mask, says=BOTH)
+    assert subject.run(p) == []
 
 
 def test_13_10_twice_as_exact(subject: Any) -> None:

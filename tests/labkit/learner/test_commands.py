@@ -339,6 +339,30 @@ def test_another_error_than_the_one_that_is_wanted_is_named_beside_it(
     rewrite(toy, "clamp", body)
     text = screen(toy)[0]
     says(text, "✗ Less than nothing is an error.", *words, "It should have raised ValueError.")
+    says(text, "called   clamp(wanted=1, budget=-5, limit=1)\n")
+
+
+WANTS_ERRORS = """
+import pytest
+
+from toy.fifo import clamp
+
+
+@pytest.mark.parametrize("budget", [3, -5])
+def test_00_1_refuses(budget):
+    'No budget is right.'
+    with pytest.raises(ValueError):
+        clamp(1, budget, 1)
+"""
+
+
+def test_the_case_in_which_nothing_was_raised_is_named(toy: Course) -> None:
+    solve(toy)
+    (toy.root / "tests/public/00-toy/test_toy.py").write_text(WANTS_ERRORS, encoding="utf-8")
+    rewrite(toy, "clamp", "if budget > 0:\n    raise ValueError\nreturn 1")
+    text = screen(toy)[0]
+    says(text, "It should have raised ValueError, and nothing was raised.", "case     budget=-5\n")
+    assert "called " not in text
 
 
 def test_what_a_known_mistake_fails_with_is_recorded_so_that_nothing_runs_twice(

@@ -13,7 +13,7 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
 from labkit.practice import quiz, quiz_command
-from labkit.practice.question import PHASES, draw, kinds
+from labkit.practice.question import PHASES, Question, draw, kinds
 
 KINDS = [f"{phase}/{name}" for phase in PHASES for name in kinds(phase)]
 SEEDS = 12
@@ -122,3 +122,9 @@ def test_the_end_of_input_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     say(monkeypatch)
     quiz_command.ask_all(quiz_command.Screen(), ["02/hits"], 1)
     assert State(home).get("quiz", "02/hits") is None
+
+
+@pytest.mark.parametrize("said", ["1 3", "1, 3", "(1, 3)", "[1,3]", "1 and 3"])
+def test_two_numbers_may_be_written_in_any_way(said: str) -> None:
+    question = Question("Which two?", lambda: "1 3", lambda: "1 3", "")
+    assert question.accepts(said) and not question.accepts(said.replace("3", "4"))

@@ -43,9 +43,18 @@ def test_13_10_the_embeddings_dtype_stays() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_13_10_as_many_rows_as_places(count: int) -> None:
     """One row for two places would be written to both."""
-    try:
+    with pytest.raises(ValueError) as error:
         merge_multimodal_embeddings(EMBEDS, [torch.zeros(count, 2)], MASK)
-        yours = "no error"
-    except ValueError as error:
-        yours = "ValueError" if str(count) in str(error) and "2" in str(error) else str(error)
-    expect(yours, "ValueError", at=f"{count} row(s) for 2 places")
+    text = str(error.value)
+    for number in (count, 2):
+        expect(str(number) in text, True, at=f"the message has the number {number}", text=text)
+
+
+@pytest.mark.parametrize("levels", [0, 2])
+def test_13_10_a_step_without_places(levels: int) -> None:
+    """No place and no row: the embeddings as they are, and levels of zeros."""
+    rows = [torch.zeros(0, 2 * (1 + levels))]
+    merged, made = merge_multimodal_embeddings(EMBEDS, rows, torch.zeros(4, dtype=torch.bool))
+    expect(merged.tolist(), EMBEDS.tolist(), at="embeddings")
+    expect(tuple(made.shape), (levels, 4, 2), at="the shape of the levels")
+    expect(made.any().item(), False, at="a level that is not zero")

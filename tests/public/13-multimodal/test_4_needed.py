@@ -11,7 +11,7 @@ def test_13_4_an_unknown_image_is_not_cached(lab: Any) -> None:
     """An image that is not cached is not found, and nothing changes."""
     manager = lab.holding(10)
     yours = manager.check_and_update_cache(lab.request("ana", lab.image(2, "cat")), 0)
-    expect(yours, False, at="an empty cache")
+    expect(yours, False, at="asked for the cat in an empty cache")
     expect(lab.state_of(manager), lab.state_of(lab.holding(10)), at="the cache afterwards")
 
 
@@ -19,7 +19,7 @@ def test_13_4_who_finds_an_image_needs_it(lab: Any) -> None:
     """Two requests need the cat."""
     manager = lab.holding(10, "cat")
     yours = manager.check_and_update_cache(lab.request("ana", lab.image(2, "cat")), 0)
-    expect(yours, True, at="the cat is cached")
+    expect(yours, True, at="asked for the cat, which zoe needs")
     expect(manager.cached["cat"], {"zoe", "ana"}, at="who needs the cat")
     expect(manager.num_freeable_slots, 6, at="room: it was needed before")
 
@@ -28,7 +28,11 @@ def test_13_4_an_image_that_nobody_needed_is_no_room_any_more(lab: Any) -> None:
     """An image leaves `freeable` when a request finds it."""
     manager = lab.holding(10, free=("cat", "dog"))
     one = lab.request("ana", lab.image(0, "owl"), lab.image(4, "dog"))
-    expect(manager.check_and_update_cache(one, 1), True, at="the dog, image 1 of the request")
+    expect(
+        manager.check_and_update_cache(one, 1),
+        True,
+        at="asked for the dog, which is cached and which no request needs",
+    )
     expect(list(manager.freeable.items()), [("cat", 4)], at="freeable")
     expect(manager.num_freeable_slots, 4, at="num_freeable_slots: the cat could go, the dog not")
     expect(manager.num_free_slots, 0, at="num_free_slots: nothing was evicted")
