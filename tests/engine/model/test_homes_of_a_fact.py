@@ -252,7 +252,7 @@ def test_of_two_names_of_a_fact_the_override_s_counts(file: str, overrides: dict
 
 def test_a_misspelt_override_is_refused_by_name() -> None:
     with pytest.raises(
-        ValueError, match=r"hf_overrides has rope_tetha=7.0, which nothing here"
+        ValueError, match=r"hf_overrides has rope_tetha=7.0, which the engine does not read"
     ) as e:
         make_engine_config("storyteller-draft", hf_overrides={"rope_tetha": 7.0})
     assert "did you mean rope_theta?" in str(e.value)
