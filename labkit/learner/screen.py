@@ -94,7 +94,8 @@ def show_tasks(
     """
     tasks = result.phase.exercises
     judged = [task for task in tasks if result.of_task(task)]  # of one asked for alone, no other
-    root = root_of(result, [t for t in judged if _status(result, t, holes) == "failed"])
+    failed = [task for task in judged if _status(result, task, holes) == "failed"]
+    root = root_of(result, failed)
     for exercise in tasks:
         tests = result.of_task(exercise)
         missing = [hole.name for hole in holes.get(exercise.id, [])]
@@ -127,6 +128,8 @@ def show_tasks(
             show_failure(screen, result.phase, exercise, bad, fits, result.alone)
             if bad.outcome != "hang":
                 _show_endless(screen, result.phase, tests)
+    if len(failed) > 1 and not every:
+        screen.line('one failing task is explained; ARGS="--all" explains each', "dim", 2)
     for test in result.tests:
         if not test.task and not test.passed:
             screen.line(f"✗ {test.name}: {test.detail.get('message', test.outcome)}", "red", 2)

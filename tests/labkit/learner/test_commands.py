@@ -876,3 +876,13 @@ def test_the_tests_own_line_is_named_before_its_helpers(toy: Course) -> None:
     assert diagnose.test_line(failed, phase) == "tests/public/00-toy/test_toy.py:12"
     failed.detail["frames"] = failed.detail["frames"][1:]  # a fixture failed
     assert diagnose.test_line(failed, phase) == "tests/public/00-toy/conftest.py:3"
+
+
+def test_that_only_one_failing_task_is_explained_is_said(toy: Course) -> None:
+    """A second failing task has a line and no reason: the screen says how to get it."""
+    says_so = 'one failing task is explained; ARGS="--all" explains each'
+    solve(toy)
+    rewrite(toy, "clamp", "return 42")
+    assert says_so not in screen(toy)[0], "one fails, and it is explained"
+    rewrite(toy, "Fifo.head", "return 42")
+    says(screen(toy)[0], "✗ 00.1", "✗ 00.2", says_so)
