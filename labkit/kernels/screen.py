@@ -12,7 +12,7 @@ from labkit.course.manifest import Course, Exercise, Phase
 from labkit.kernels.cases import SPECS
 from labkit.kernels.measure.roofline import Gpu, points_of
 from labkit.kernels.verdict.report import CheckResult, Stage
-from labkit.kernels.watch.findings import KINDS
+from labkit.kernels.watch.findings import KINDS, Finding
 
 STYLES = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not run": ("○", "dim")}
 SHOWN = {
@@ -79,7 +79,8 @@ def _show_stage(screen: Screen, result: CheckResult, stage: Stage, course: Cours
         others = len(stage.findings) - 1
         if others:
             kinds = ", ".join(dict.fromkeys(finding.kind for finding in stage.findings[1:]))
-            screen.line(f"and {others} more findings ({kinds}); --json FILE has them all", "dim", 6)
+            more = f"and {others} more finding{'s' * (others > 1)} ({kinds})"
+            screen.line(f"{more}; --json FILE has them all", "dim", 6)
 
 
 def _show_compiled(screen: Screen, result: CheckResult) -> None:
@@ -110,7 +111,7 @@ def _show_finding(screen: Screen, stage: Stage, result: CheckResult, course: Cou
     screen.line(finding.message, indent=6)
     if finding.line:
         text = source_line(course.root, result.file, finding.line)
-        screen.line(f"{result.file}:{finding.line} ({finding.kernel})", indent=6)
+        screen.line(place_of(result, finding), indent=6)
         if text:
             screen.line(f"│ {text}", "dim", 6)
     if finding.count > 1:
@@ -118,6 +119,12 @@ def _show_finding(screen: Screen, stage: Stage, result: CheckResult, course: Cou
     if finding.kind in ADVICE:
         slow = stage.name == "compile" and finding.kind == "timeout"
         screen.line(SLOW_TO_COMPILE if slow else ADVICE[finding.kind], "yellow", 6)
+
+
+def place_of(result: CheckResult, finding: Finding) -> str:
+    """ "labs/04-attention/triton_paged.py:82 (paged_decode_kernel)"; an import has no kernel."""
+    kernel = f" ({finding.kernel})" if finding.kernel else ""
+    return f"{result.file}:{finding.line}{kernel}"
 
 
 def source_line(root: Path, file: str, line: int) -> str:
@@ -200,7 +207,10 @@ def next_step(result: CheckResult, course: Course) -> str:
         return "make gpu-report"
     if known and result.file.startswith("labs/"):
         phase, task = known
-        edit = where_to_edit(phase, task)
+        found = (finding for stage in result.stages for finding in stage.findings if finding.line)
+        first = next((finding for finding in found if finding.kind != "todo"), None)
+        own = [name for name in SPECS[result.kernel].kernels if name in task.functions]
+        edit = place_of(result, first) if first else where_to_edit(phase, task, *own)
         return (
             f"edit {edit}; read phases/{phase.slug}/{task.read};"
             f" make hint-{phase.number}; then {again}"

@@ -241,7 +241,7 @@ def _lint_module(tree: ast.Module) -> Iterator[Finding]:
             message = (
                 f"`{text}` would run outside of a kernel. A kernel file holds @triton.jit "
                 "functions and constants such as `TILE = tl.constexpr(64)`, and imports only "
-                "triton and triton.language as tl"
+                "triton and triton.language as tl; copy a helper of another file into this one"
             )
             yield Finding("lint", message, "", node.lineno)
 

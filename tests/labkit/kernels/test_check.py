@@ -327,3 +327,23 @@ def test_the_command_names_the_kernels_and_fails_politely(
     errors = capsys.readouterr().err
     assert "no kernel 'paged'" in errors and "paged_prefill" in errors
     assert "nowhere.py is not a file" in errors and "'tpu'" in errors
+
+
+@pytest.mark.parametrize(
+    "line, kernel, said",
+    [
+        (82, "w8a8_gemm_kernel", ":82 (w8a8_gemm_kernel)"),
+        (16, "", ":16; read"),
+        (None, "", "(w8a8_gemm_kernel)"),
+    ],
+)
+def test_the_next_step_is_the_kernel_that_was_judged(
+    line: int | None, kernel: str, said: str
+) -> None:
+    """Not the first kernel of its task; an import belongs to none."""
+    file = "labs/09-quantization/quantized_kernels.py"
+    finding = Finding("lint", "is wrong", kernel, line)
+    result = CheckResult("w8a8_gemm", "cpu", file, 0, [Stage("lint", "failed", "", (finding,))])
+    text = screen_of(result)
+    assert "()" not in text
+    assert said in text.split("next: edit ")[1]

@@ -51,6 +51,8 @@ def test_right_answers_pass(name: str, flags: tuple[str, ...]) -> None:
 
 def test_the_skeleton_fails_in_each_step() -> None:
     assert [verdict.kind for verdict in judge(dot_product.SKELETON)] == ["lengths"] * 3
+    assert dot_product.untouched(dot_product.SKELETON) == set(dot_product.STEPS)
+    assert not dot_product.untouched(FOLDER / "solution.cpp")
 
 
 @pytest.mark.parametrize("entry", MISTAKES, ids=[entry["name"] for entry in MISTAKES])
