@@ -15,6 +15,15 @@ def halves(weight: torch.Tensor) -> torch.Tensor:
     return (weight * 2).round() / 2
 
 
+def test_09_10_what_was_given_stays(lab: Any) -> None:
+    """Inputs and weight are what they were, to the bit: others read them."""
+    x, weight = lab.random(32, 4) * 3, lab.random(8, 4, seed=1)
+    before = x.clone(), weight.clone()
+    search_scale(x, weight, halves)
+    same = [bool((a == b).all()) for a, b in zip(before, (x, weight), strict=True)]
+    expect(same, [True, True], at="x and weight, unchanged")
+
+
 def test_09_10_a_loud_input_gets_finer_steps(lab: Any) -> None:
     """Input 2 is forty times as loud: its column is scaled up most."""
     x, weight = lab.random(64, 4), lab.random(8, 4, seed=1)
@@ -65,12 +74,3 @@ def test_09_10_the_cost_is_that_of_the_output(lab: Any) -> None:
     output = (x / scales) @ halves(weight * scales).T
     expected = (output - x @ weight.T).square().mean().item()
     expect(round(cost, 6), round(expected, 6), at="the cost of the factors that are returned")
-
-
-def test_09_10_what_was_given_stays(lab: Any) -> None:
-    """Inputs and weight are what they were, to the bit: others read them."""
-    x, weight = lab.random(32, 4) * 3, lab.random(8, 4, seed=1)
-    before = x.clone(), weight.clone()
-    search_scale(x, weight, halves)
-    same = [bool((a == b).all()) for a, b in zip(before, (x, weight), strict=True)]
-    expect(same, [True, True], at="x and weight, unchanged")

@@ -42,8 +42,9 @@ def test_09_1_zero_is_always_in_the_range(lab: Any) -> None:
 def test_09_1_a_group_of_zeros_has_scale_one(lab: Any) -> None:
     """Nothing to divide by: scale 1."""
     for symmetric in (True, False):
-        scale, _ = choose_qparams(torch.zeros(1, 4), 4, 2, symmetric)
+        scale, zero = choose_qparams(torch.zeros(1, 4), 4, 2, symmetric)
         expect(lab.listed(scale), [[1.0, 1.0]], at=f"all weights are 0, symmetric={symmetric}")
+        expect(lab.listed(zero), [[8 * symmetric] * 2], at=f"its zero, symmetric={symmetric}")
 
 
 def test_09_1_other_widths(lab: Any) -> None:

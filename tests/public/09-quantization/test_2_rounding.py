@@ -23,6 +23,9 @@ def test_09_2_halves_go_to_even(lab: Any) -> None:
         torch.tensor([[0.5, 1.5, 2.5, -0.5]]), torch.ones(1, 1), torch.tensor([[7]]), 4
     )
     expect(lab.listed(stored), [[7, 9, 9, 7]], at="scale 1, zero 7")
+    scale = torch.tensor([[1.3]])
+    stored = quantize(3.5 * scale, scale, torch.tensor([[8]]), 4)
+    expect(lab.listed(stored), [[12]], at="3.5 steps of 1.3: 1 / scale times them is a little less")
 
 
 def test_09_2_what_does_not_fit_is_clamped(lab: Any) -> None:

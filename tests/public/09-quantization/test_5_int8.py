@@ -23,6 +23,9 @@ def test_09_5_it_rounds_and_does_not_cut_off(lab: Any) -> None:
     """1.6 steps are 2, half steps go to even."""
     numbers, _ = quantize_per_token(torch.tensor([[127.0, 1.6, -1.6, 0.5, 1.5]]))
     expect(lab.listed(numbers), [[127, 2, -2, 0, 2]], at="scale 1")
+    loud = torch.tensor([[100.0]])
+    numbers, _ = quantize_per_token(torch.cat((loud, 3.5 * (loud / 127)), 1))
+    expect(lab.listed(numbers), [[127, 4]], at="3.5 steps of 100 / 127: divide by the scale")
 
 
 def test_09_5_a_token_of_zeros_stays_zeros(lab: Any) -> None:
@@ -37,6 +40,7 @@ def test_09_5_scales_leave_the_sum(lab: Any) -> None:
     x, weight = torch.tensor([[1, 2], [3, -4]]).char(), torch.tensor([[5, 6], [-7, 8]]).char()
     y = scaled_product(x, torch.tensor([[0.5], [2.0]]), weight, torch.tensor([[1.0], [10.0]]))
     expect(lab.listed(y), [[8.5, 45.0], [-18.0, -1060.0]], at="two tokens, two rows")
+    expect(y.dtype, torch.float32, at="the type")
 
 
 def test_09_5_long_sums_do_not_overflow(lab: Any) -> None:

@@ -42,6 +42,9 @@ def test_09_7_what_was_stored_comes_back(lab: Any) -> None:
         worst = float(((back - x).abs() / x.abs().amax(-1, keepdim=True)).max())
         at = f"{name}: the largest error, beside the largest number of its head"
         expect(worst <= limit * 1.001, True, at=at, worst=worst)
+    data = quantize_kv(torch.tensor([[[1.27, 0.99, 0.0, 0.0]]]), INT8)
+    back = dequantize_kv(data, INT8, torch.bfloat16)
+    expect(back[0, 0, 1].item(), 0.98828125, at="0.99 read as bfloat16: the product is rounded")
 
 
 def test_09_7_one_scale_for_a_layer(lab: Any) -> None:

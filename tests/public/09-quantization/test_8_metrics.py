@@ -36,6 +36,7 @@ def test_09_8_what_is_ruled_out_adds_nothing(lab: Any) -> None:
     """A token of probability 0 in the original."""
     p = torch.tensor([[0.5, 0.5, 0.0]]).log()
     expect(lab.listed(kl_divergence(p, P)), [round(0.5 * math.log(2), 4)], at="0 * log 0 is 0")
+    expect(lab.listed(kl_divergence(P, p)), [math.inf], at="the other rules out what p does not")
 
 
 def test_09_8_agreement_and_perplexity(lab: Any) -> None:
