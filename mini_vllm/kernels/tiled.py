@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from torch import Tensor
 
-from mini_vllm.kernels.attention import MIN_DOT, NO_WINDOW, work_paged_prefill
+from mini_vllm.kernels.attention import plan_paged_prefill, work_paged_prefill
 from mini_vllm.kernels.launch import KernelSpec, Launch, next_power_of_2
 
 MOST_HEADS = 16
@@ -15,52 +18,27 @@ sm_90 do. Which is faster there is for a GPU to say."""
 
 
 def plan_tiled_prefill(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    output: Tensor,
-    scale: float,
-    max_query_len: int,
-    window: int | None = None,
+    query: Tensor, key_cache: Tensor, max_query_len: int, **problem: Any
 ) -> list[Launch]:
-    """As `plan_paged_prefill`."""
+    """The problem and the arguments of `plan_paged_prefill`, in other tiles."""
+    same = {"query": query, "key_cache": key_cache, "max_query_len": max_query_len}
+    (plain,) = plan_paged_prefill(**same, **problem)
     num_heads, head_dim = query.shape[1:]
-    block_size, num_kv_heads = key_cache.shape[1:3]
+    num_kv_heads = key_cache.shape[2]
     group = num_heads // num_kv_heads
     group_tile = min(next_power_of_2(group), MOST_HEADS)
     row_tile = 32 if query.itemsize == 4 else 128 if head_dim <= 128 else 64
-    launch = Launch(
-        "tiled_prefill_kernel",
+    tiles = {"GROUP_TILE": group_tile, "ROW_TILE": row_tile, "KEY_TILE": KEY_TILE}
+    kept = {name: size for name, size in plain.constexprs.items() if name != "QUERY_TILE"}
+    launch = replace(
+        plain,
+        kernel="tiled_prefill_kernel",
         grid=(
             -(-max_query_len // (row_tile // group_tile)),
             num_kv_heads * -(-group // group_tile),
-            len(seq_lens),
+            plain.grid[2],
         ),
-        args={
-            "output_ptr": output,
-            "query_ptr": query,
-            "key_cache_ptr": key_cache,
-            "value_cache_ptr": value_cache,
-            "block_table_ptr": block_table,
-            "query_start_loc_ptr": query_start_loc,
-            "seq_lens_ptr": seq_lens,
-            "query_stride": query.stride(0),
-            "table_stride": block_table.stride(0),
-            "scale": scale,
-            "window": NO_WINDOW if window is None else window,
-        },
-        constexprs={
-            "BLOCK_SIZE": block_size,
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "GROUP_TILE": group_tile,
-            "ROW_TILE": row_tile,
-            "DIM_TILE": max(next_power_of_2(head_dim), MIN_DOT),
-            "KEY_TILE": KEY_TILE,
-        },
+        constexprs=kept | tiles,
         num_warps=8,
     )
     return [launch]

@@ -31,6 +31,20 @@ class KVConnectorFactory:
     }
 
     @classmethod
+    def register_connector(cls, name: str, module_path: str, class_name: str) -> None:
+        """Add a connector of your own, by which ``kv_connector`` may be called then.
+
+        Raises:
+            ValueError: if the name is taken.
+
+        Source: vllm/distributed/kv_transfer/kv_connector/factory.py#L31-L40
+        (KVConnectorFactory.register_connector) @ v0.22.1
+        """
+        if name in cls._registry:
+            raise ValueError(f"a connector {name!r} is registered already; choose another name")
+        cls._registry[name] = (module_path, class_name)
+
+    @classmethod
     def get_connector_class(cls, config: KVTransferConfig) -> type[KVConnectorBase_V1]:
         """The class that a configuration names, with its own settings checked.
 

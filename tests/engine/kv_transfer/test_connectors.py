@@ -15,6 +15,7 @@ import torch
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.kv_transfer.base import KVConnectorBase_V1, KVConnectorMetadata
+from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.identity import prompt_identity
 from mini_vllm.kv_transfer.layout import from_bytes, gather_blocks, scatter_blocks, to_bytes
 from mini_vllm.kv_transfer.multi import MultiConnector
@@ -587,6 +588,17 @@ def test_tokens_computed_over_lost_kv_are_thrown_away(budget: int) -> None:
         assert not Replay.lose, "some were lost"
         assert tokens(llm.wait_for_completion(use_tqdm=False)) == tokens(right)
         Replay.lose.clear()
+
+
+def test_a_connector_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM's plugins do it; then its name is enough."""
+    monkeypatch.setattr(KVConnectorFactory, "_registry", dict(KVConnectorFactory._registry))
+    KVConnectorFactory.register_connector("Replay", __name__, "Replay")
+    with pytest.raises(ValueError, match="'Replay' is registered already"):
+        KVConnectorFactory.register_connector("Replay", __name__, "Other")
+    Replay.kept.clear()
+    run(make_llm(config("Replay")))
+    assert Replay.kept
 
 
 # ------------------------------------------------------------------ bad input
