@@ -1,14 +1,17 @@
 """JSON from outside: whatever is wrong with a text, the error is a ValueError that says so.
 
 `json.loads` has three kinds of errors: JSONDecodeError for most texts, UnicodeDecodeError for bytes
-that are no text, and RecursionError for one that nests deeper than Python calls functions, such as
-ten thousand `[`. And where a name stands twice in an object, it keeps the last one in silence.
+that are no text, and RecursionError for one that nests too deep, such as ten thousand `[`. How deep
+that is depends on Python's version (3.14 reads twenty thousand), so `DEEPEST` is counted before.
+And where a name stands twice in an object, `json.loads` keeps the last one in silence.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,10 @@ BOM = "\ufeff"
 """Some Windows programs begin a file so."""
 LFS_POINTER = b"version https://git-lfs"
 """How the file begins that git leaves in place of a large one."""
+DEEPEST = 500
+"""Lists and objects inside one another, at most; code that calls itself for each bears them."""
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|\Z)', re.DOTALL)
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -37,14 +44,26 @@ def parse_json(text: str | bytes) -> Any:
             raise json.JSONDecodeError(said, text, max(text.rfind(json.dumps(twice)), 0))
         return made
 
+    too_deep = json.JSONDecodeError(f"it nests too deep, more than {DEEPEST} levels", text, 0)
+    if _levels(text) > DEEPEST:
+        raise too_deep
     try:
         return json.loads(text, object_pairs_hook=entries)
     except json.JSONDecodeError:
         raise
-    except RecursionError:
-        raise json.JSONDecodeError("it nests too deep", text, 0) from None
+    except RecursionError:  # the caller itself stands deep in Python's stack
+        raise too_deep from None
     except ValueError as error:  # a number of more digits than Python reads
         raise json.JSONDecodeError(str(error), text, 0) from None
+
+
+def _levels(text: str) -> int:
+    """How many lists and objects are open at the deepest place; no more than there are at all."""
+    opened = text.count("[") + text.count("{")
+    if opened <= DEEPEST:
+        return opened
+    bare = _STRINGS.sub("", text)
+    return max(accumulate(_STEPS.get(mark, 0) for mark in bare), default=0)
 
 
 def check_no_pointer(path: Path) -> None:

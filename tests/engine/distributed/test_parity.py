@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
@@ -262,8 +262,5 @@ def is_healthy(server: Server) -> bool:
 
 def children(pid: int) -> list[int]:
     """Processes started by this one that run our code, and those started by them."""
-    text = subprocess.run(
-        ["pgrep", "-P", str(pid), "-f", "spawn_main"], capture_output=True, text=True
-    )
-    found = [int(word) for word in text.stdout.split()]
-    return found + [grand for child in found for grand in children(child)]
+    started = psutil.Process(pid).children(recursive=True)
+    return [child.pid for child in started if any("spawn_main" in word for word in child.cmdline())]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from mini_vllm.entrypoints import serve
@@ -58,10 +59,7 @@ def ask_all(server: Server, bodies: list[dict[str, Any]]) -> tuple[list[Any], th
 
 def children(server: Server) -> list[int]:
     """Its engine, and multiprocessing's own helper."""
-    found = subprocess.run(
-        ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
-    )
-    return [int(word) for word in found.stdout.split()]
+    return [child.pid for child in psutil.Process(server.process.pid).children()]
 
 
 def is_paused(server: Server) -> bool:

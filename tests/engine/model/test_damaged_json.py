@@ -21,7 +21,7 @@ from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.entrypoints.bench_files import custom_samples, sharegpt_samples
 from mini_vllm.entrypoints.disagg_proxy import make_policy
 from mini_vllm.hub import index_files
-from mini_vllm.json_files import parse_json, read_json
+from mini_vllm.json_files import DEEPEST, parse_json, read_json
 from mini_vllm.lora.peft import PEFTHelper
 from mini_vllm.model.checkpoint import read_header, weight_files
 from mini_vllm.model.checkpoint_files import load_tokenizer, load_vocabulary
@@ -34,6 +34,8 @@ DAMAGES: dict[str, bytes] = {
     "deep list": b"[" * 20_000,
     "deep object": b'{"a":' * 20_000,
     "deep and closed": b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    "a level too deep": b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1),
+    "deep behind an open text": b"[" * 600 + b'"' + b'\\"' * 20_000 + b"\\",
     "nothing": b"",
     "cut": b'{"a": [1, 2',
     "no text": b'{"a": "\xff\xfe\x00"}',
@@ -75,8 +77,10 @@ def test_what_is_good_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(b'\xef\xbb\xbf{"a": [{"b": 1}, {"b": 1}], "c": 1e400}')
     assert read_json(file) == {"a": [{"b": 1}, {"b": 1}], "c": float("inf")}
-    deep = "[" * 300 + "]" * 300
+    deep = "[" * DEEPEST + "]" * DEEPEST
     assert parse_json(deep) == json.loads(deep)
+    brackets = json.dumps(["[" * 2_000, '"[' * 2_000, "\\[" * 2_000, {"{" * 2_000: "\\"}])
+    assert parse_json(brackets) == json.loads(brackets)
     with pytest.raises(OSError):
         read_json(tmp_path)
 
