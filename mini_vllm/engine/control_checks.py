@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mini_vllm.config.checks import require_flag
 from mini_vllm.errors import RequestError, show
+
+SLEEP_TAGS = frozenset({"weights", "kv_cache"})
+"""What level 1 of sleep gives back, in vLLM's words."""
+
+
+def check_tags(tags: Sequence[str] | None) -> frozenset[str]:
+    """What `wake_up` is to bring back: all of it without tags.
+
+    Raises:
+        RequestError: for a text in place of a list, and for a tag that level 1 does not have.
+    """
+    if not tags:
+        return SLEEP_TAGS
+    given = {tags} if isinstance(tags, str) else set(tags)
+    if isinstance(tags, str) or given - SLEEP_TAGS:
+        raise RequestError(
+            f"tags is {show(tags)}; it must be None, or a list of 'weights' and 'kv_cache'",
+            param="tags",
+            value=tags,
+        )
+    return frozenset(given)
 
 
 def check_sleep(level: int, mode: str) -> None:

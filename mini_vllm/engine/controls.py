@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.config.vllm_names import refuse
-from mini_vllm.engine.control_checks import check_reset, check_seconds, check_sleep
+from mini_vllm.engine.control_checks import (
+    SLEEP_TAGS,
+    check_reset,
+    check_seconds,
+    check_sleep,
+    check_tags,
+)
 from mini_vllm.errors import RequestError, show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.log_line import LogLine
@@ -34,7 +40,7 @@ class EngineControls(ABC):
     stats: ServiceStats
     log_line: LogLine
     profiler_config: Mapping[str, Any]
-    _is_asleep = False
+    _asleep: frozenset[str] = frozenset()
     _num_profiles = 0
 
     @abstractmethod
@@ -98,7 +104,7 @@ class EngineControls(ABC):
 
     async def resume_generation(self) -> None:
         """Go on after a pause. Raises ValueError while the engine sleeps."""
-        if self._is_asleep:
+        if self._asleep:
             raise ValueError("the engine sleeps; call wake_up() instead")
         await self.call("resume_generation")
 
@@ -144,28 +150,39 @@ class EngineControls(ABC):
         Source: vllm/v1/engine/async_llm.py#L931-L937 (AsyncLLM.sleep) @ v0.22.1
         """
         check_sleep(level, mode)
-        if self._is_asleep:
+        if self._asleep:
             return
-        self._is_asleep = True
+        self._asleep = SLEEP_TAGS
         try:
             await self.pause_generation(mode=mode)
             await self.call("sleep")
         except BaseException:
-            self._is_asleep = False
+            self._asleep = frozenset()
             raise
         self.stats.sleep_changed(is_asleep=True)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
-        if not self._is_asleep:
+        """End :meth:`sleep`, or a part of it. The cache is empty afterwards.
+
+        Args:
+            tags: what to take memory for: "weights", "kv_cache", or both. Requests go on when both
+                are back, one call after the other or at once.
+
+        Raises:
+            ValueError: for another tag.
+        """
+        if not (wanted := check_tags(tags) & self._asleep):
             return
-        await self.call("wake_up")
-        self._is_asleep = False
+        await self.call("wake_up", sorted(wanted))
+        self._asleep -= wanted
+        if self._asleep:
+            return
         self.stats.sleep_changed(is_asleep=False)
         await self.resume_generation()
 
     async def is_sleeping(self) -> bool:
-        return self._is_asleep
+        """Whether any part is still asleep."""
+        return bool(self._asleep)
 
     # ------------------------------------------------------------------ adapters
 

@@ -525,9 +525,9 @@ class EngineCore:
             self._finish(self.batch_queue.pop())
         self.executor.call("sleep")
 
-    def wake_up(self) -> None:
-        """Take the memory again; what the cache held is forgotten."""
-        self.executor.call("wake_up")
+    def wake_up(self, tags: list[str]) -> None:
+        """Take the memory again that `tags` name; what the cache held is forgotten."""
+        self.executor.call("wake_up", tags)
 
     def start_profile(self, path: str) -> None:
         """Write every operation of this process into a file, from now until :meth:`stop_profile`.

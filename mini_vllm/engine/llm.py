@@ -438,7 +438,8 @@ class LLM(OfflinePooling):
         self.engine.sleep(level, mode)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
+        """End :meth:`sleep`, or the part of it that `tags` name; see
+        :meth:`~mini_vllm.engine.offline_controls.OfflineControls.wake_up`."""
         self.engine.wake_up(tags)
 
     def get_metrics(self) -> list[Metric]:

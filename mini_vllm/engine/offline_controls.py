@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mini_vllm.engine.clients.client import EngineClient
-from mini_vllm.engine.control_checks import check_reset, check_sleep
+from mini_vllm.engine.control_checks import SLEEP_TAGS, check_reset, check_sleep, check_tags
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.profile import check_profiler_config, profiled, trace_file
 
@@ -29,7 +29,7 @@ class OfflineControls(ABC):
         self.profiler_config = check_profiler_config(profiler_config)
         self._profiles = contextlib.ExitStack()
         self._num_profiles = 0
-        self._is_asleep = False
+        self._asleep: frozenset[str] = frozenset()
 
     @abstractmethod
     def step(self) -> Any:
@@ -74,23 +74,32 @@ class OfflineControls(ABC):
         Source: vllm/entrypoints/llm.py#L806-L829 (LLM.sleep) @ v0.22.1
         """
         check_sleep(level, mode)
-        if self._is_asleep:
+        if self._asleep:
             return
         if mode == "abort":
             self.abort_requests()
         while self.has_unfinished_requests():
             self.step()
         self.client.call("sleep")
-        self._is_asleep = True
+        self._asleep = SLEEP_TAGS
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
-        if self._is_asleep:
-            self.client.call("wake_up")
-            self._is_asleep = False
+        """End :meth:`sleep`, or a part of it. The cache is empty afterwards.
+
+        Args:
+            tags: what to take memory for: "weights", "kv_cache", or both. The engine answers
+                requests again when both are back, one call after the other or at once.
+
+        Raises:
+            ValueError: for another tag.
+        """
+        if wanted := check_tags(tags) & self._asleep:
+            self.client.call("wake_up", sorted(wanted))
+            self._asleep -= wanted
 
     def is_sleeping(self) -> bool:
-        return self._is_asleep
+        """Whether any part is still asleep."""
+        return bool(self._asleep)
 
     # ------------------------------------------------------------------ recordings
 

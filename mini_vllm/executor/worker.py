@@ -115,7 +115,8 @@ class Worker:
     ) -> None:
         self.config = config
         self.rank = rank
-        self._asleep: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._asleep: set[str] = set()
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.rendezvous, self.device_index = rendezvous, device_index
         self.eplb: EplbState | None = None
 
@@ -469,22 +470,27 @@ class Worker:
 
     def sleep(self) -> None:
         """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory."""
+        self._asleep = {"weights", "kv_cache"}
         for cache in self._kv_caches():
             cache.release()
         if not self.platform.is_host:
             self.model_runner.graphs = None  # they know addresses
-            self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
-            for weight, _ in self._asleep:
+            self._kept = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
+            for weight, _ in self._kept:
                 weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
             self.platform.empty_cache()
 
-    def wake_up(self) -> None:
-        for cache in self._kv_caches():
-            cache.restore()
-        if not self.platform.is_host:
-            for weight, values in self._asleep:
+    def wake_up(self, tags: list[str]) -> None:
+        """Take the memory of "weights", of "kv_cache", or of both again."""
+        self._asleep -= set(tags)
+        if "kv_cache" in tags:
+            for cache in self._kv_caches():
+                cache.restore()
+        if "weights" in tags:
+            for weight, values in self._kept:
                 weight.data = values.to(self.device)
-            self._asleep = []
+            self._kept = []
+        if not self._asleep and not self.platform.is_host:
             self.warm_up()
 
     def _say(self, message: str, *args: Any) -> None:

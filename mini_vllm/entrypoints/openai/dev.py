@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from starlette.responses import Response
 
 from mini_vllm.entrypoints.openai.errors import APIError
@@ -65,8 +66,8 @@ def _add_sleep(app: FastAPI, state: ServerState) -> None:
         return Response(status_code=HTTPStatus.OK)
 
     @app.post("/wake_up")
-    async def wake_up() -> Response:
-        await engine.wake_up()
+    async def wake_up(tags: Annotated[list[str] | None, Query()] = None) -> Response:
+        await engine.wake_up(tags)
         return Response(status_code=HTTPStatus.OK)
 
     @app.get("/is_sleeping")

@@ -234,7 +234,12 @@ def test_an_engine_that_sleeps_lets_everybody_wait(engine: AsyncLLM, brake: Brak
         assert not late.done()
         with pytest.raises(TimeoutError, match="1 requests are unfinished"):
             await engine.wait_for_requests_to_drain(0)
-        await engine.wake_up()
+        with pytest.raises(ValueError, match=r"tags is \['all'\]"):
+            await engine.wake_up(["all"])
+        await engine.wake_up(["kv_cache"])
+        assert await engine.is_sleeping() and not late.done()
+        assert told(engine, "engine_sleep_state{")[state_line("awake")] == 0
+        await engine.wake_up(["weights"])
         await engine.wait_for_requests_to_drain()
         assert (await late).finished and not await engine.is_sleeping()
         assert told(engine, "engine_sleep_state{")[state_line("awake")] == 1

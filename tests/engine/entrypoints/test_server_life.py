@@ -134,7 +134,11 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
         assert server.client.get("/is_sleeping").json() == {"is_sleeping": True}
         assert server.metric("engine_sleep_state", 'sleep_state="awake"') == 0
         assert "call wake_up" in server.client.post("/resume").json()["error"]["message"]
-        assert server.client.post("/wake_up").status_code == 200
+        assert server.client.post("/wake_up?tags=all").json()["error"]["param"] == "tags"
+        assert server.client.post("/wake_up?tags=weights").status_code == 200
+        assert server.client.get("/is_sleeping").json() == {"is_sleeping": True}
+        assert server.client.post("/wake_up?tags=weights&tags=kv_cache").status_code == 200
+        assert server.client.get("/is_sleeping").json() == {"is_sleeping": False}
         assert server.client.post("/start_profile").status_code == 200
         assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
         assert server.client.post("/stop_profile").status_code == 200

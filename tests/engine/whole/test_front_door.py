@@ -379,6 +379,17 @@ def test_sleep_and_wake_up(llm: LLM) -> None:
     llm.sleep()
     with pytest.raises(ValueError, match="the engine sleeps; call wake_up"):
         llm.generate(PROMPTS, use_tqdm=False)
+    llm.wake_up(["weights"])
+    llm.wake_up(["weights"])
+    assert llm.engine.is_sleeping(), "its pool is not back"
+    with pytest.raises(ValueError, match="the engine sleeps; call wake_up"):
+        llm.generate(PROMPTS, use_tqdm=False)
+    for tags in ("weights", ["scheduling"], ["weights", "kv"]):
+        with pytest.raises(ValueError, match="it must be None, or a list of 'weights'"):
+            llm.wake_up(tags)
+    llm.wake_up(["kv_cache"])
+    assert not llm.engine.is_sleeping() and texts(llm) == before
+    llm.sleep()
     llm.wake_up()
     assert texts(llm) == before
     for values, message in (
