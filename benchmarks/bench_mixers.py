@@ -2,23 +2,24 @@
 
     python -m benchmarks.bench_mixers              one thread; about half a minute
     python -m benchmarks.bench_mixers --size 64    the same in larger chunks
+    python -m benchmarks.bench_mixers --threads 2  time on the clock, with two threads
 
-    gated delta rule   a prompt token by token, and in chunks. The limit is the gain if nothing were
-                       left but three products a token with a head's matrix, which both forms need,
-                       as fast as this thread multiplies anything
+    gated delta rule   a prompt token by token, in chunks of torch's products, and in chunks in C++.
+                       The limit is the gain if nothing were left but three products a token with a
+                       head's matrix, which all forms need, as fast as PyTorch multiplies anything
     state space        the same of Mamba2
     latent attention   a decode with keys and values made of the cache, and on latents as they are;
                        and the bytes that a token takes in the cache
 
-Each figure is the shortest of some turns, in milliseconds of CPU time: neighbours come and go. Both
-forms take turns.
+Each figure is the shortest of some turns, in milliseconds; with one thread of CPU time: neighbours
+come and go. All forms take turns. The gain is that of the last form over the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.bench_scheduler import processor
+from mini_vllm.kernels import native_states
 from mini_vllm.model.mixers.chunks import CHUNK_SIZE, Chunks
 from mini_vllm.model.mixers.gated_delta import chunk_gated_delta_rule, recurrent_gated_delta_rule
 from mini_vllm.model.mixers.mamba2 import chunk_scan, selective_state_update
@@ -39,20 +41,21 @@ LATENT = {"DeepSeek-V2-Lite": (16, 128, 128, 64, 512), "DeepSeek-V3": (128, 128,
 
 
 def best_ms(actions: Sequence[Action], turns: int) -> list[float]:
-    """The shortest CPU time of a call of each. They take turns, so that none has a quieter time of
-    the machine, or warmer caches."""
+    """The shortest time of a call of each: of one thread's work, or on the clock for several. They
+    take turns, so that none has a quieter time of the machine, or warmer caches."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = [float("inf")] * len(actions)
     for turn in range(turns + 1):
         for index, action in enumerate(actions):
-            start = time.process_time()
+            start = clock()
             action()
-            taken = time.process_time() - start
+            taken = clock() - start
             best[index] = min(best[index], taken) if turn else best[index]  # the first warms up
     return [seconds * 1e3 for seconds in best]
 
 
-def gated_delta(num: int, heads: int, side: int, chunk: int) -> tuple[Action, Action]:
-    """A prompt of `num` tokens: token by token, and in chunks."""
+def gated_delta(num: int, heads: int, side: int, chunk: int) -> list[Action]:
+    """A prompt of `num` tokens: token by token, in chunks, and where it is built in C++."""
     q, k, v = (torch.randn(num, heads, side) for _ in range(3))
     q, k = F.normalize(q, dim=-1) * side**-0.5, F.normalize(k, dim=-1)
     g, beta = -F.softplus(torch.randn(num, heads)), torch.rand(num, heads)
@@ -64,7 +67,12 @@ def gated_delta(num: int, heads: int, side: int, chunk: int) -> tuple[Action, Ac
             _, state = recurrent_gated_delta_rule(q1, k1, v1, g1, beta1, state)
         return state
 
-    return by_token, lambda: chunk_gated_delta_rule(q, k, v, g, beta, states, Chunks([num], chunk))
+    chunks = Chunks([num], chunk)  # once a step, for all layers
+    actions = [by_token, lambda: chunk_gated_delta_rule(q, k, v, g, beta, states, chunks)]
+    if native_states.can_run_gated_delta(states):
+        call, tokens = native_states.gated_delta, (q, k, v, g, beta)
+        actions.append(lambda: call(*tokens, states.clone(), chunks.starts))  # it changes them
+    return actions
 
 
 def state_space(num: int, heads: int, side: int, chunk: int) -> tuple[Action, Action]:
@@ -94,15 +102,20 @@ def latent(context: int, heads: int, p: int, v: int, r: int, c: int) -> tuple[Ac
     )
 
 
-def report(what: str, pair: tuple[Action, Action], turns: int, least: float = 0.0) -> None:
-    """A line; `least` is what the second form takes at least, in ms, if that was counted."""
-    first, second = best_ms(pair, turns)
-    limit = f"{first / least:>9.1f}x" if least else ""
-    print(f"{what:<52}{first:>10.2f}{second:>10.2f}{first / second:>8.1f}x{limit}")
+def report(what: str, forms: Sequence[Action], turns: int, least: float = 0.0) -> None:
+    """A line; `least` is what the last form takes at least, in ms, if that was counted."""
+    times = best_ms(forms, turns)
+    limit = f"{times[0] / least:>9.1f}x" if least else ""
+    print(f"{what:<52}{columns(f'{ms:.2f}' for ms in times)}{times[0] / times[-1]:>8.1f}x{limit}")
+
+
+def columns(words: Iterable[str]) -> str:
+    """Two columns, or three, in the place of three."""
+    return "".join(f"{word:>10}" for word in words).ljust(30)
 
 
 def products_per_ms(turns: int, side: int = 1024) -> float:
-    """Multiplications with an addition that this thread does in a ms, in one large product."""
+    """Multiplications with an addition in a ms, in one large product."""
     a, b = torch.randn(2, side, side)
     return side**3 / best_ms([lambda: a @ b], turns)[0]
 
@@ -111,24 +124,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--size", type=int, default=CHUNK_SIZE, help="tokens of a chunk")
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     turns, chunk = args.turns, args.size
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     with torch.inference_mode():
         rate = products_per_ms(turns)
-        print(f"one thread of {processor()}: {2 * rate / 1e6:.0f} GFLOP/s in a large product")
+        print(f"{args.threads} threads, {processor()}: {2 * rate / 1e6:.0f} GFLOP/s in a product")
         head = f"ms, chunks of {chunk}"
-        print(f"{head:<52}{'by token':>10}{'chunks':>10}{'gain':>9}{'limit':>10}")
+        print(f"{head:<52}{columns(('by token', 'chunks', 'in C++'))}{'gain':>9}{'limit':>10}")
         for name, (heads, side) in DELTA.items():
             for num in (16, 128, 512):
-                pair = gated_delta(num, heads, side, chunk)
+                forms = gated_delta(num, heads, side, chunk)
                 least = 3 * side**2 * num * heads / rate  # K S, Q S and K^T N, which no form spares
-                report(f"gated delta, {name}, {num} tokens", pair, turns, least)
+                report(f"gated delta, {name}, {num} tokens", forms, turns, least)
         for num in (16, 128, 512):
             pair = state_space(num, 64, 64, chunk)
             report(f"state space, 64 heads of 64, {num} tokens", pair, turns)
-        print(f"{'ms':<52}{'expanded':>10}{'latents':>10}{'gain':>9}")
+        print(f"{'ms':<52}{columns(('expanded', 'latents'))}{'gain':>9}")
         report("latent attention, DeepSeek-V2-Lite, context 1,024",
                latent(1024, *LATENT["DeepSeek-V2-Lite"]), turns)  # fmt: skip
     print("bytes a token and layer in bfloat16")

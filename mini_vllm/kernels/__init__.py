@@ -23,6 +23,7 @@
     mla_decode.py  attention of one token a request over latents
     cpu.cpp        what lies between products, and products of packed weights, for a CPU, in C++
     native.py      builds cpu.cpp where there is a compiler, and calls it
+    native_states.py  calls its loops of layers with a state
 
 A kernel module holds kernels and nothing else. All that surrounds one, the grid, the arguments, the
 tile sizes, lives in a launcher, which the engine and the kernel checker share.

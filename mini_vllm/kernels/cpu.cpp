@@ -1633,6 +1633,142 @@ i64 attention(T* out, const T* query, const C* keys, const C* values, const std:
     return -1;
 }
 
+// ---------------------------------------------------------------- gated delta rule
+// Prompts through the matrices of their heads; the formulas and their letters are at the head of
+// `model/mixers/gated_delta.py`. ROWS tokens are a chunk, and ROWS columns of a matrix a strip. What the tokens
+// of a chunk correct of each other is the same in all strips; besides, strips know nothing of each other.
+struct Delta {
+    const float *q, *k, *v, *g, *beta;  // [T, heads, keys] twice; [T, heads, values]; [T, heads] twice
+    float *out, *states;                // [T, heads, values]; [R, heads, keys, values], which move on
+    i64 heads, keys, values;
+};
+
+inline void add_strip(float* sums, const float* x, const float* tile, i64 rows, i64 columns, i64 x_stride) {
+    for (i64 r = 0; r < ROWS; r += STRIP)
+        add_all_products<STRIP, ROWS>(sums + r, x, tile + r, rows, columns, ROWS, x_stride);
+}
+
+// A chunk of one head, and the room for it; a thread keeps one.
+struct DeltaChunk {
+    static constexpr i64 PARTY = 8;  // tokens whose corrections are solved together
+
+    i64 first, tokens, stride;
+    std::vector<float> rows;       // -beta e^G k, and behind them e^G q: [2 tokens, keys], `stride` apart
+    std::vector<float> turned;     // k^T [keys, ROWS]
+    float among[2 * ROWS * ROWS];  // -A, and behind it tril(Q K^T e^{G_i - G_j}): [tokens, ROWS] each
+    float sums[2 * ROWS * ROWS];   // N of a strip, and behind it O: [tokens, ROWS] each
+    float total[ROWS], left[ROWS], beta[ROWS];  // G, e^{G_C - G}, beta
+
+    void take(const Delta& d, i64 head, i64 from, i64 count) {
+        first = from, tokens = count, stride = d.keys + LANES;  // not a multiple of a page, see `rows_of`
+        rows.resize(static_cast<std::size_t>(2 * ROWS * stride));
+        turned.resize(static_cast<std::size_t>(d.keys * ROWS));
+        float sum = 0;
+        for (i64 t = 0; t < tokens; ++t) {
+            const i64 at = (first + t) * d.heads + head;
+            std::memcpy(rows.data() + t * stride, d.k + at * d.keys, d.keys * sizeof(float));
+            std::memcpy(rows.data() + (tokens + t) * stride, d.q + at * d.keys, d.keys * sizeof(float));
+            total[t] = sum += d.g[at];
+            beta[t] = d.beta[at];
+        }
+        for (i64 i = 0; i < d.keys; ++i)
+            for (i64 t = 0; t < ROWS; ++t) turned.data()[i * ROWS + t] = t < tokens ? rows.data()[t * stride + i] : 0;
+        compare(d.keys);
+        for (i64 t = 0; t < tokens; ++t) {
+            float *k = rows.data() + t * stride, *q = rows.data() + (tokens + t) * stride;
+            const float kept = exp_of(total[t]), wrong = -beta[t] * kept;
+            left[t] = exp_of(sum - total[t]);
+#pragma omp simd
+            for (i64 i = 0; i < d.keys; ++i) k[i] *= wrong, q[i] *= kept;
+        }
+    }
+
+    // What each token sees of those before it. No exponent is above 0, so none overflows.
+    void compare(i64 keys) {
+        start_sums(among, nullptr, 2 * tokens, ROWS, ROWS);
+        add_strip(among, rows.data(), turned.data(), 2 * tokens, keys, stride);
+        for (i64 t = 0; t < tokens; ++t) {
+            float *wrong = among + t * ROWS, *scores = among + (tokens + t) * ROWS, decay[ROWS];
+#pragma omp simd
+            for (i64 j = 0; j < ROWS; ++j) decay[j] = exp_of(j < t ? total[t] - total[j] : 0.0f);
+#pragma omp simd
+            for (i64 j = 0; j < ROWS; ++j) wrong[j] = j < t ? -beta[t] * decay[j] * wrong[j] : 0.0f;
+#pragma omp simd
+            for (i64 j = 0; j < ROWS; ++j) scores[j] = j <= t ? decay[j] * scores[j] : 0.0f;
+        }
+    }
+
+    // All tokens through a strip [keys, ROWS] of the matrix, which moves on; `v` and `out` are the strip's
+    // columns of the first token, whose next is `width` further. Of zeros nothing is read.
+    void move(float* strip, bool is_zero, const float* v, float* out, i64 keys, i64 width) {
+        for (i64 t = 0; t < tokens; ++t)
+#pragma omp simd
+            for (i64 r = 0; r < ROWS; ++r)
+                sums[t * ROWS + r] = beta[t] * v[t * width + r], sums[(tokens + t) * ROWS + r] = 0;
+        if (!is_zero) add_strip(sums, rows.data(), strip, 2 * tokens, keys, stride);
+        for (i64 t = 0; t < tokens; t += PARTY) solve(t, tokens - t < PARTY ? tokens - t : PARTY);
+        for (i64 t = 0; t < tokens; ++t) {
+            std::memcpy(out + t * width, sums + (tokens + t) * ROWS, ROWS * sizeof(float));
+#pragma omp simd
+            for (i64 r = 0; r < ROWS; ++r) sums[t * ROWS + r] *= left[t];
+        }
+        const float kept = exp_of(total[tokens - 1]);
+        if (!is_zero)
+#pragma omp simd
+            for (i64 i = 0; i < keys * ROWS; ++i) strip[i] *= kept;
+        add_strip(strip, turned.data(), sums, keys, tokens, ROWS);
+    }
+
+    // N and O of tokens t .. t + count - 1, when N of all before them are there.
+    void solve(i64 t, i64 count) {
+        float *n = sums + t * ROWS, *o = sums + (tokens + t) * ROWS;
+        const float *wrong = among + t * ROWS, *scores = among + (tokens + t) * ROWS;
+        add_strip(n, wrong, sums, count, t, ROWS);
+        for (i64 i = 1; i < count; ++i)
+            for (i64 j = 0; j < i; ++j)
+#pragma omp simd
+                for (i64 r = 0; r < ROWS; ++r) n[i * ROWS + r] += wrong[i * ROWS + t + j] * n[j * ROWS + r];
+        add_strip(o, scores, sums, count, t + count, ROWS);
+    }
+};
+
+// What a token has of a head lies far from what the next has: it is asked for a chunk ahead.
+inline void expect_chunk(const Delta& d, i64 head, i64 first, i64 behind) {
+    for (i64 t = first; t < std::min(behind, first + ROWS); ++t) {
+        const i64 at = t * d.heads + head;
+        for (i64 i = 0; i < d.keys; i += 16) __builtin_prefetch(d.k + at * d.keys + i, 0, 2);
+        for (i64 i = 0; i < d.keys; i += 16) __builtin_prefetch(d.q + at * d.keys + i, 0, 2);
+        for (i64 i = 0; i < d.values; i += 16) __builtin_prefetch(d.v + at * d.values + i, 0, 2);
+    }
+}
+
+// Request r has tokens starts[r] .. starts[r + 1] - 1. `keys` and `values` are multiples of ROWS.
+void gated_delta(const Delta& d, const i64* starts, i64 requests, int threads) {
+    each(requests * d.heads, threads, [&](i64 task) {
+        const i64 head = task % d.heads, behind = starts[task / d.heads + 1], width = d.heads * d.values;
+        static thread_local DeltaChunk chunk;
+        static thread_local std::vector<float> strips;  // [values / ROWS, keys, ROWS]
+        strips.resize(static_cast<std::size_t>(d.keys * d.values));
+        float* state = d.states + task * d.keys * d.values;
+        bool is_zero = std::all_of(state, state + d.keys * d.values, [](float x) { return x == 0; });
+        const auto copy = [&](auto run) {
+            for (i64 column = 0; column < d.values; column += ROWS)
+                for (i64 key = 0; key < d.keys; ++key)
+                    run(strips.data() + column * d.keys + key * ROWS, state + key * d.values + column);
+        };
+        copy([](float* strip, const float* plain) { std::memcpy(strip, plain, ROWS * sizeof *strip); });
+        for (i64 t = starts[task / d.heads]; t < behind; t += ROWS, is_zero = false) {
+            chunk.take(d, head, t, std::min<i64>(ROWS, behind - t));
+            expect_chunk(d, head, t + ROWS, behind);
+            for (i64 column = 0; column < d.values; column += ROWS) {
+                const i64 at = t * width + head * d.values + column;
+                chunk.move(strips.data() + column * d.keys, is_zero, d.v + at, d.out + at, d.keys, width);
+            }
+        }
+        copy([](const float* strip, float* plain) { std::memcpy(plain, strip, ROWS * sizeof *strip); });
+    });
+}
+
 // ---------------------------------------------------------------- a layer
 // What a layer of the Llama family is made of, whose activations are T; `native.py` has the same structure.
 template <class T>
@@ -1881,6 +2017,12 @@ FOR_DECODERS(bf16, bf16)
 extern "C" void forbid_f32(float* logits, const std::uint32_t* words, const i64* rows, const i64* masks, i64 count,
                            i64 vocab, i64 stride, i64 num_words) {
     forbid(logits, words, rows, masks, count, vocab, stride, num_words);
+}
+
+extern "C" void gated_delta_f32(float* out, float* states, const float* q, const float* k, const float* v,
+                                const float* g, const float* beta, const i64* starts, i64 requests, i64 heads,
+                                i64 keys, i64 values, int threads) {
+    gated_delta({q, k, v, g, beta, out, states, heads, keys, values}, starts, requests, threads);
 }
 
 extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }

@@ -341,6 +341,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "forbid": [*[POINTER] * 4, *[SIZE] * 4],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
+    "gated_delta": [*[POINTER] * 8, *[SIZE] * 4, INT],
     "multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), SIZE, INT],
     "grouped_multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), POINTER, SIZE, INT],
     "decoder_layers": [

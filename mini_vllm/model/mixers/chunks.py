@@ -38,6 +38,7 @@ class Chunks:
     ) -> None:
         self.size = size = min(size, max(lens))
         ends = list(accumulate(lens))
+        self.starts = torch.tensor([0, *ends])  # [R + 1], on the host
         spans = sorted(  # one a chunk: its round, its request, its first token, the request's last
             (index, request, end - count + index * size, end - 1)
             for request, (count, end) in enumerate(zip(lens, ends, strict=True))

@@ -15,10 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mini_vllm.attention import StateMetadata
+from mini_vllm.kernels import native_states
 from mini_vllm.kernels.mixers import gdn_decode
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
 from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.mixers.chunks import Chunks
 from mini_vllm.model.mixers.gated_delta import (
     chunk_gated_delta_rule,
     l2_norm,
@@ -29,6 +31,15 @@ from mini_vllm.model.mixers.recurrent import ShortConv, StatePlan, kept_in_float
 
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]
 """q, k and v side by side `[T, C]`, z `[T, Hv * Dv]`, b and a `[T, Hv]`."""
+
+
+def gated_delta_of_prompts(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, states: Tensor, chunks: Chunks
+) -> tuple[Tensor, Tensor]:
+    """As `chunk_gated_delta_rule`; in C++ where that is built, and then `states` are changed."""
+    if native_states.can_run_gated_delta(states):
+        return native_states.gated_delta(q, k, v, g, beta, states, chunks.starts)
+    return chunk_gated_delta_rule(q, k, v, g, beta, states, chunks)
 
 
 class GatedRMSNorm(nn.Module):
@@ -105,7 +116,7 @@ class GatedDeltaNet(nn.Module):
         qkv = self.conv1d(qkv, tails, metadata, plan.conv_rows)
         g, beta = log_decay(a, self.A_log, self.dt_bias), b.float().sigmoid()
         tokens = (*self.heads(qkv), g, beta)
-        one, many = recurrent_gated_delta_rule, chunk_gated_delta_rule
+        one, many = recurrent_gated_delta_rule, gated_delta_of_prompts
         out = plan.run(one, many, tokens, matrices, metadata, gdn_decode)
         return self.out_proj(self.norm(out, z.view(out.shape)).flatten(1))
 

@@ -21,8 +21,10 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import CpuAttention, PagedTokens
 from mini_vllm.attention.reference import ReferenceAttention
 from mini_vllm.core.scheduler_output import GrammarOutput
-from mini_vllm.kernels import native
+from mini_vllm.kernels import native, native_states
 from mini_vllm.model import layers, rope
+from mini_vllm.model.mixers.chunks import Chunks
+from mini_vllm.model.mixers.gated_delta import chunk_gated_delta_rule
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
@@ -246,7 +248,7 @@ def test_helpers_sleep_between_passes() -> None:
 def test_a_forked_child_has_helpers_of_its_own() -> None:
     code = """if 1:
         import os, signal, torch
-        from mini_vllm.kernels import native
+        from mini_vllm.kernels import native, native_states
         torch.set_num_threads(1)  # what PyTorch shares out by itself does not outlive a fork
         native.use_more_threads(2)
         x, packed = torch.randn(64, 512), native.pack(torch.randn(1024, 512))
@@ -269,7 +271,7 @@ def test_a_forked_child_has_helpers_of_its_own() -> None:
 def test_where_no_thread_may_be_started_one_computes_alone() -> None:
     code = """if 1:
         import os, resource, torch
-        from mini_vllm.kernels import native
+        from mini_vllm.kernels import native, native_states
         torch.set_num_threads(1)
         x, packed = torch.randn(64, 512), native.pack(torch.randn(1024, 512))
         alone = native.linear(x, packed, None)
@@ -469,3 +471,51 @@ def test_a_cache_at_the_same_address_is_another_one_if_it_has_fewer_blocks() -> 
     known = native.Caches([cache])
     assert known.are([cache]) and not known.are([cache[:, :6]])
     assert not known.are([cache.clone()])
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("lens", "heads", "sides", "strength"),
+    [
+        ([1, 2, 37, 3, 64, 65, 33], 3, (32, 64), 1.0),
+        ([31, 32, 100], 4, (96, 32), 1.0),
+        ([300], 2, (128, 128), 20.0),  # forgets at once: no exponential overflows
+    ],
+)
+@pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
+def test_gated_delta(
+    lens: list[int], heads: int, sides: tuple[int, int], strength: float, is_new: bool
+) -> None:
+    """Requests of one batch, whole chunks and rests, from zeros and from what they know."""
+    q, k, v = (torch.randn(sum(lens), heads, side) for side in (sides[0], *sides))
+    q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (q, k))
+    g = -torch.nn.functional.softplus(torch.randn(sum(lens), heads)) * strength
+    states = torch.randn(len(lens), heads, *sides) * (not is_new)
+    tokens, chunks = (q, k, v, g, torch.rand(sum(lens), heads)), Chunks(lens)
+    exact = chunk_gated_delta_rule(*(x.double() for x in (*tokens, states)), chunks)
+    plain = chunk_gated_delta_rule(*tokens, states, chunks)
+    out, ends = native_states.gated_delta(*tokens, states, chunks.starts)
+    for ours, torchs, right in zip((out, ends), plain, exact, strict=True):
+        assert float((ours - right).abs().max()) < max(
+            2e-6, 2 * float((torchs - right).abs().max())
+        )
+
+
+@needs_compiler
+def test_gated_delta_keeps_a_nan_in_its_request() -> None:
+    q, k, v = (torch.randn(70, 2, 32) for _ in range(3))
+    g, beta = -torch.rand(70, 2), torch.rand(70, 2)
+    states = torch.zeros(3, 2, 32, 32)
+    states[1, 0, 3, 3] = torch.nan
+    out, ends = native_states.gated_delta(q, k, v, g, beta, states, torch.tensor([0, 3, 40, 70]))
+    assert [bool(x.isfinite().all()) for x in out.split([3, 37, 30])] == [True, False, True]
+    assert [bool(x.isfinite().all()) for x in ends] == [True, False, True]
+    assert out[3:40, 1].isfinite().all()  # nor does the other head know of it
+
+
+@needs_compiler
+def test_gated_delta_takes_whole_strips_of_float32() -> None:
+    can = native_states.can_run_gated_delta
+    assert can(torch.zeros(1, 2, 32, 64))
+    assert not can(torch.zeros(1, 2, 24, 64)) and not can(torch.zeros(1, 2, 32, 40))
+    assert not can(torch.zeros(1, 2, 32, 64, dtype=torch.float64))
