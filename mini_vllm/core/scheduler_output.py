@@ -222,6 +222,24 @@ class KVConnectorOutput:
 
 
 @dataclass(slots=True)
+class ExpertLoad:
+    """How evenly a mixture's experts are used: of the last steps, layer by layer."""
+
+    layers: list[int]
+    """Those that have experts; the lists below say something of each."""
+    busiest: list[int]
+    """The expert with most tokens."""
+    ratios: list[float]
+    """Its tokens, as a multiple of what an expert has on average; 0 before the first token."""
+    num_idle: list[int]
+    """Experts without a token."""
+    rank_tokens: list[int]
+    """Since the start, by rank: rows that its experts have multiplied."""
+    num_rearrangements: int = 0
+    """Since the start: how often experts were placed anew."""
+
+
+@dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass brought. Plain data: it may come from another process.
 
@@ -243,6 +261,8 @@ class ModelRunnerOutput:
     pooler_output: dict[str, Any] = field(default_factory=dict)
     """Of a pooling model, by request whose prompt is computed: what is made of it, in numpy,
     ``[D]`` or ``[tokens, D]`` float32. The request ends with it."""
+    expert_load: ExpertLoad | None = None
+    """With EPLB."""
 
     def forget(self, request_id: str) -> None:
         """Drop all that was brought for a request which is no more."""
@@ -300,6 +320,8 @@ class SchedulerStats:
     external_cache_queries: int = 0
     """Tokens that a KV connector was asked for since the start, and those that it had."""
     external_cache_hits: int = 0
+    expert_load: ExpertLoad | None = None
+    """With EPLB, after the first step."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from mini_vllm.distributed.parallel_state import GroupCoordinator
 
 def at_first(num_experts: int, num_physical: int) -> Tensor:
     """The expert of each place `[P]` before any load is known: all in their order, then copies."""
-    return torch.arange(num_physical) % num_experts
+    return torch.arange(num_physical, device="cpu") % num_experts
 
 
 class ExpertParallel:
@@ -37,7 +37,7 @@ class ExpertParallel:
         num_experts: logical ones, E.
         num_redundant: copies of some of them.
 
-    Attributes:
+    Attributes: in main memory, whatever device layers are made on,
         physical_to_logical: the expert of each place `[P]`; each rank has P / p neighbours.
         load: tokens that came to each place since the last look, `[P]` int64, of all ranks.
 
@@ -57,7 +57,7 @@ class ExpertParallel:
         self.num_local = self.num_physical // p
         first = group.rank_in_group * self.num_local
         self.here = slice(first, first + self.num_local)
-        self.load = torch.zeros(self.num_physical, dtype=torch.int64)
+        self.load = torch.zeros(self.num_physical, dtype=torch.int64, device="cpu")
         self.arrange(at_first(num_experts, self.num_physical))
 
     def arrange(self, physical_to_logical: Tensor) -> None:
@@ -65,7 +65,7 @@ class ExpertParallel:
         self.physical_to_logical = physical_to_logical
         self.replica_count = physical_to_logical.bincount(minlength=self.num_experts)
         most = int(self.replica_count.max())
-        self.logical_to_physical = torch.full((self.num_experts, most), -1)
+        self.logical_to_physical = torch.full((self.num_experts, most), -1, device="cpu")
         for expert in range(self.num_experts):
             places = (physical_to_logical == expert).nonzero().flatten()
             self.logical_to_physical[expert, : len(places)] = places

@@ -156,12 +156,7 @@ def check_shape(
     supports = resolve_model_class(args.architectures).supports
     combinations.check(config, args, supports, scheduler_cls)
     model = config.model
-    quant = get_quantization_config(model.model, model.quantization, model.hf_overrides)
-    if config.parallel.enable_eplb and quant is not None and not quant.keeps_experts:
-        raise ValueError(
-            "enable_eplb does not go with quantised experts: packed weights do not move between "
-            "ranks; leave enable_eplb out, or take a checkpoint in full precision"
-        )
+    get_quantization_config(model.model, model.quantization, model.hf_overrides)
     if config.kv_transfer is not None:
         KVConnectorFactory.get_connector_class(config.kv_transfer)
     load_classes(config.model.logits_processors)

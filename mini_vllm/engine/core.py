@@ -25,6 +25,7 @@ from mini_vllm.core.restart import Checkpoint, restart
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
+    ExpertLoad,
     ModelRunnerOutput,
     RequestTimes,
     SchedulerOutput,
@@ -172,6 +173,7 @@ class EngineCore:
         self.scheduler = self._new_scheduler()
         self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
         self.checkpoint = Checkpoint({})
+        self.expert_load: ExpertLoad | None = None
         self.spec_decoding = SpecDecodingStats.new(num_drafts)
         """Of all steps; nothing is drafted without speculation."""
         self.limits = PromptLimits(
@@ -424,6 +426,7 @@ class EngineCore:
         for counts in drafts.values():
             self.spec_decoding.observe_draft(*counts)
         outputs = batch.hopeless + finish_step(self.scheduler, plan, result)
+        self.expert_load = result.expert_load or self.expert_load
         if not plan.num_scheduled_tokens:
             self.structured_output_manager.wait(IDLE_SECONDS)
         self.kv.step_done(plan, result, IDLE_SECONDS, self.scheduler)
@@ -479,6 +482,7 @@ class EngineCore:
             num_accepted_tokens_per_pos=list(drafts.num_accepted_tokens_per_pos),
             engine=self._replica,
             num_skipped_waiting_reqs=len(scheduler.skipped_waiting),
+            expert_load=self.expert_load,
         )
         if isinstance(scheduler, RemoteKVScheduler):
             external = scheduler.external_cache_stats

@@ -22,7 +22,7 @@ def check_shards(config: EngineConfig) -> None:
     Raises:
         ValueError: naming the layer, and why it cannot be cut so.
     """
-    wanted, tp = config.model, config.parallel.tensor_parallel_size
+    wanted, ranks, tp = config.model, config.parallel, config.parallel.tensor_parallel_size
     if tp == 1:
         return
     quant = get_quantization_config(wanted.model, wanted.quantization, wanted.hf_overrides)
@@ -30,9 +30,10 @@ def check_shards(config: EngineConfig) -> None:
         return
     args = load_config(wanted.model, wanted.hf_overrides)
     model_class = resolve_model_class(args.architectures)
-    one_stage = GroupCoordinator([0], 0)
+    one_stage, copies = GroupCoordinator([0], 0), ranks.eplb_config.num_redundant_experts
     for rank in range(tp):
-        parallel = ModelParallel(GroupCoordinator(range(tp), rank), one_stage)
+        shards = GroupCoordinator(range(tp), rank)
+        parallel = ModelParallel(shards, one_stage, ranks.enable_expert_parallel, copies)
         try:
             with torch.device("meta"), default_dtype(resolve_dtype(wanted.dtype, args)):
                 model = model_class(args, Build(None, quant, parallel))

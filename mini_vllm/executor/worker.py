@@ -391,7 +391,10 @@ class Worker:
             self.eplb.step()
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
-        return self.model_runner.sample_tokens(masks)
+        output = self.model_runner.sample_tokens(masks)
+        if self.eplb is not None:
+            output.expert_load = self.eplb.report()
+        return output
 
     def sample_tokens_late(self, masks: GrammarOutput | None) -> LateOutput:
         """:meth:`sample_tokens` without waiting for the tokens, for an engine in this process."""

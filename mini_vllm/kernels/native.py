@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mini_vllm.kernels.native_matrix import POINTER, REAL, ROWS, SIZE, Matrix
 from mini_vllm.platforms import platform_of
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,6 @@ WITHOUT = "steps go through PyTorch's operations, which are slower"
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 LANES = 16
 """Features of a head that attention takes at a time; a head has a multiple of it."""
-ROWS = 32
-"""Rows of a weight that lie together for `linear`; a weight has a multiple of them."""
 FEW_TOKENS = 32
 """Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight; with
 a narrow MKL it always is."""
@@ -195,61 +194,7 @@ def function(name: str, *dtypes: torch.dtype) -> Callable[..., int]:
     return found
 
 
-POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
-
-
-class Matrix(ctypes.Structure):
-    """A packed weight `[N, K]`, and what belongs to it; `cpu.cpp` has this structure, too.
-
-    The constructors below make the kinds that it supports. All tensors must outlive this.
-    """
-
-    _fields_ = [
-        *((name, POINTER) for name in ("blocks", "scales", "shifts", "bias")),
-        *((name, SIZE) for name in ("rows", "columns", "kind", "group", "middle")),
-        ("x_scale", REAL),
-    ]
-    FLOAT32, BFLOAT16, INT8, GROUPS_OF_4_BITS, GROUPS_OF_8_BITS = range(5)
-
-    @classmethod
-    def of_floats(cls, blocks: Tensor) -> Matrix:
-        """`blocks` is what :func:`pack` made of a weight."""
-        kind = cls.BFLOAT16 if blocks.dtype == torch.bfloat16 else cls.FLOAT32
-        rows, columns = len(blocks) * ROWS, blocks[0].numel() // ROWS
-        return cls(blocks.data_ptr(), None, None, None, rows, columns, kind)
-
-    @classmethod
-    def of_int8(cls, blocks: Tensor, scale: Tensor, columns: int, x_scale: float = 0) -> Matrix:
-        """`blocks` is what :func:`pack_int8` made of a weight, whose rows `scale` `[N]` float32
-        scales. x is rounded to int8: with the scale of each token, or with `x_scale` for all."""
-        rows = len(blocks) * ROWS
-        pointers = blocks.data_ptr(), scale.data_ptr(), None, None
-        return cls(*pointers, rows, columns, cls.INT8, columns, 0, x_scale)
-
-    @classmethod
-    def of_groups(
-        cls, blocks: Tensor, scale: Tensor, shift: Tensor | None = None, middle: int = 0
-    ) -> Matrix:
-        """The weight (number - middle) * scale + shift.
-
-        `blocks` is what :func:`pack_int4` made of numbers of 4 bits, or :func:`pack_pairs` of int8;
-        `scale` and `shift` are `[G, N]` float16, of the groups of columns.
-        """
-        is_int4 = blocks.dtype == torch.int32
-        (groups, rows), columns = scale.shape, blocks[0].numel() // ROWS * (8 if is_int4 else 1)
-        kind = cls.GROUPS_OF_4_BITS if is_int4 else cls.GROUPS_OF_8_BITS
-        pointers = blocks.data_ptr(), scale.data_ptr(), None if shift is None else shift.data_ptr()
-        return cls(*pointers, None, rows, columns, kind, columns // groups, middle)
-
-    def with_bias(self, bias: Tensor | None) -> Matrix:
-        """The same, whose sums begin with `bias` `[N]` float32."""
-        if bias is None:
-            return self
-        if bias.dtype != torch.float32:
-            raise TypeError(f"the bias is {bias.dtype}; sums begin with it, so it must be float32")
-        copy = Matrix.from_buffer_copy(self)
-        copy.bias = bias.data_ptr()
-        return copy
+INT = ctypes.c_int
 
 
 class Layer(ctypes.Structure):

@@ -6,10 +6,15 @@ Each is there only if its feature is on; a counter that can never move would be 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from mini_vllm.core.scheduler_output import SchedulerStats
 
+OF_LAYERS = {
+    "busiest": "The expert of the layer with most tokens of the last steps.",
+    "busiest_ratio": "Its tokens, as a multiple of an expert's average.",
+    "num_idle": "Experts of the layer without a token in the last steps.",
+}
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
@@ -22,11 +27,38 @@ class Families:
     def series(
         self, kind: Any, name: str, about: str, labels: Mapping[str, str], **more: Any
     ) -> Any:
-        """What counts for one set of labels. ``kind``: of ``prometheus_client``, as is ``more``."""
+        """What counts for one set of labels. ``kind``: of ``prometheus_client``, as is ``more``.
+
+        A name without a prefix is one of vLLM's.
+        """
         if name not in self.made:
-            names = list(labels)
-            self.made[name] = kind("vllm:" + name, about, names, registry=self.registry, **more)
+            full = name if ":" in name else "vllm:" + name
+            self.made[name] = kind(full, about, list(labels), registry=self.registry, **more)
         return self.made[name].labels(**labels)
+
+
+class Feature(Protocol):
+    """What counts in one engine, if a feature is on."""
+
+    def record(self, stats: SchedulerStats) -> None: ...
+
+
+def make_features(
+    families: Families,
+    labels: Mapping[str, str],
+    num_spec_tokens: int,
+    has_connector: bool,
+    num_expert_ranks: int,
+) -> list[Feature]:
+    """Those that are on; for the arguments see :class:`~.metrics.EngineSeries`."""
+    made: list[Feature] = []
+    if num_spec_tokens:
+        made.append(SpecDecodingProm(families, labels, num_spec_tokens))
+    if has_connector:
+        made.append(ExternalCacheProm(families, labels))
+    if num_expert_ranks:
+        made.append(ExpertsProm(families, labels, num_expert_ranks))
+    return made
 
 
 class SpecDecodingProm:
@@ -86,6 +118,48 @@ class ExternalCacheProm:
         for counter, value, before in zip(self.counters, now, self.seen, strict=True):
             counter.inc(max(value - before, 0))
         self.seen = now
+
+
+class ExpertsProm:
+    """How evenly the experts of a mixture are used, with EPLB. vLLM only logs it, as one number.
+
+    A series for each layer, and none for each expert: 61 layers of 256 experts would be 15616.
+    """
+
+    def __init__(self, families: Families, labels: Mapping[str, str], num_ranks: int) -> None:
+        from prometheus_client import Counter
+
+        def counter(name: str, about: str, **more: str) -> Any:
+            return families.series(Counter, "mini_vllm:expert_" + name, about, {**labels, **more})
+
+        self.families, self.labels = families, labels
+        about = "Rows that the experts of a rank have multiplied."
+        self.counters = [
+            counter("rearrangements", "How often experts were placed anew."),
+            *(counter("rank_tokens", about, rank=str(rank)) for rank in range(num_ranks)),
+        ]
+        self.seen = [0] * len(self.counters)
+
+    def record(self, stats: SchedulerStats) -> None:
+        """Nothing before the first step."""
+        load = stats.expert_load
+        if load is None:
+            return
+        now = [load.num_rearrangements, *load.rank_tokens]
+        for counter, value, before in zip(self.counters, now, self.seen, strict=True):
+            counter.inc(value - before if value >= before else value)  # a new engine counts anew
+        self.seen = now
+        for layer, *numbers in zip(
+            load.layers, load.busiest, load.ratios, load.num_idle, strict=True
+        ):
+            for (name, about), number in zip(OF_LAYERS.items(), numbers, strict=True):
+                self._of_layer(name, about, layer).set(number)
+
+    def _of_layer(self, name: str, about: str, layer: int) -> Any:
+        from prometheus_client import Gauge
+
+        labels = {**self.labels, "layer": str(layer)}
+        return self.families.series(Gauge, "mini_vllm:expert_" + name, about, labels)
 
 
 class LoRAProm:

@@ -24,11 +24,10 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, RequestTimes, SchedulerStats
 from mini_vllm.observability.feature_metrics import (
-    ExternalCacheProm,
     Families,
     LoRAProm,
     SleepProm,
-    SpecDecodingProm,
+    make_features,
 )
 from mini_vllm.observability.several import together
 
@@ -315,6 +314,7 @@ class EngineSeries:
         max_model_len: ends the buckets of token counts.
         num_spec_tokens: drafts a step; 0: without speculation.
         has_connector: whether KV comes from elsewhere, too.
+        num_expert_ranks: that share experts and move them; 0: none do.
     """
 
     def __init__(
@@ -324,6 +324,7 @@ class EngineSeries:
         max_model_len: int,
         num_spec_tokens: int,
         has_connector: bool = False,
+        num_expert_ranks: int = 0,
     ) -> None:
         import prometheus_client as prometheus
 
@@ -404,10 +405,9 @@ class EngineSeries:
             ),
         }
         self.sleep = SleepProm(families, labels)
-        self.external = ExternalCacheProm(families, labels) if has_connector else None
-        self.drafts: SpecDecodingProm | None = None
-        if num_spec_tokens:
-            self.drafts = SpecDecodingProm(families, labels, num_spec_tokens)
+        self.features = make_features(
+            families, labels, num_spec_tokens, has_connector, num_expert_ranks
+        )
         self._seen = (0, 0)
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
@@ -419,12 +419,10 @@ class EngineSeries:
             by_reason = (stats.num_waiting_reqs - deferred, deferred)
             for reason, number in zip(WAITING_REASONS, by_reason, strict=True):
                 self.waiting_by_reason[reason].set(number)
-            if self.external is not None:
-                self.external.record(stats)
             self.kv_usage.set(stats.kv_cache_usage)
             self._count_prefix_cache(stats)
-            if self.drafts is not None:
-                self.drafts.record(stats)
+            for feature in self.features:
+                feature.record(stats)
         self.preemptions.inc(iteration.num_preempted)
         self.prompt_tokens.inc(iteration.num_prompt_tokens)
         self.cached.inc(iteration.num_cached_tokens)
@@ -483,6 +481,7 @@ class PrometheusRecorder:
         max_loras: adapters side by side; 0: without any.
         num_engines: side by side; each has series of its own, labelled with its number.
         has_connector: whether KV comes from elsewhere, too.
+        num_expert_ranks: that share experts and move them; 0: none do.
 
     Source: vllm/v1/metrics/loggers.py#L404-L1180 (PrometheusStatLogger) @ v0.22.1
     """
@@ -496,6 +495,7 @@ class PrometheusRecorder:
         max_loras: int = 0,
         num_engines: int = 1,
         has_connector: bool = False,
+        num_expert_ranks: int = 0,
     ) -> None:
         import prometheus_client as prometheus
 
@@ -508,6 +508,7 @@ class PrometheusRecorder:
                 max_model_len,
                 num_spec_tokens,
                 has_connector,
+                num_expert_ranks,
             )
             for engine in range(num_engines)
         ]
@@ -536,6 +537,7 @@ class PrometheusRecorder:
             cache["num_gpu_blocks"] = num_gpu_blocks
         k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
         max_loras = config.lora.max_loras if config.lora is not None else 0
+        ranks = config.parallel
         return cls(
             model_name,
             config.scheduler.max_model_len,
@@ -544,6 +546,7 @@ class PrometheusRecorder:
             max_loras,
             num_engines,
             config.kv_transfer is not None,
+            ranks.tensor_parallel_size if ranks.enable_eplb else 0,
         )
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:

@@ -12,12 +12,16 @@ steps, and never beside them (`use_async`).
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+import re
+from collections import deque
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from mini_vllm.config import EPLBConfig
+from mini_vllm.core.scheduler_output import ExpertLoad
+from mini_vllm.distributed.eplb.moves import move_experts
 from mini_vllm.distributed.eplb.policy import rebalance_experts
 from mini_vllm.distributed.expert_parallel import ExpertParallel
 from mini_vllm.model.moe.experts import Experts
@@ -35,16 +39,25 @@ class EplbState:
 
     Attributes:
         window: loads `[layers, E]` of the last steps.
-        num_moves: how many expert weights this rank has received.
+        loads: their sum: tokens of each logical expert in the window.
+        rank_tokens: rows that each rank's experts have multiplied since the start, `[ranks]`.
+        num_moves: how many experts have come to this rank.
+        num_rearrangements: how often they were placed anew.
     """
 
     def __init__(self, model: nn.Module, config: EPLBConfig, num_groups: int) -> None:
-        self.layers = [module for module in model.modules() if isinstance(module, Experts)]
+        found = [pair for pair in model.named_modules() if isinstance(pair[1], Experts)]
+        self.layers = [cast(Experts, module) for _, module in found]
+        self.layer_numbers = [number_in(name, index) for index, (name, _) in enumerate(found)]
         self.placements: list[ExpertParallel] = [layer.placement for layer in self.layers]  # type: ignore[misc]
         self.config, self.num_groups = config, num_groups
+        self.device = next(model.parameters()).device
         self.window: deque[Tensor] = deque(maxlen=config.window_size)
         self.num_steps = config.step_interval - config.step_interval // 4
-        self.num_moves = 0
+        num_experts = self.layers[0].num_experts if found else 0
+        self.loads = torch.zeros(len(found), num_experts, dtype=torch.int64)
+        self.rank_tokens = torch.zeros(1, dtype=torch.int64)
+        self.num_moves = self.num_rearrangements = 0
         self.forget()
 
     def forget(self) -> None:
@@ -57,17 +70,11 @@ class EplbState:
         """The logical expert of each place, `[layers, P]`."""
         return torch.stack([placement.physical_to_logical for placement in self.placements])
 
-    def loads(self) -> Tensor:
-        """Tokens of each logical expert in the window, `[layers, E]`."""
-        shape = len(self.layers), self.layers[0].num_experts
-        return sum(self.window, torch.zeros(shape, dtype=torch.int64))
-
     def step(self) -> None:
         """A step has run: count it, and move experts if it is time."""
         by_place = torch.stack([placement.load for placement in self.placements])
         self.forget()
-        loads = torch.zeros(len(self.layers), self.layers[0].num_experts, dtype=torch.int64)
-        self.window.append(loads.scatter_add_(1, self.places, by_place))
+        self._count(by_place)
         config = self.config
         if config.log_balancedness and self.num_steps % config.log_balancedness_interval == 0:
             self._log(by_place)
@@ -75,6 +82,31 @@ class EplbState:
         if self.num_steps >= config.step_interval:
             self.num_steps = 0
             self.rearrange()
+
+    def _count(self, by_place: Tensor) -> None:
+        """A step's tokens `[layers, P]` come into the window, and its oldest step goes."""
+        if len(self.window) == self.window.maxlen:
+            self.loads -= self.window[0]
+        loads = torch.zeros_like(self.loads).scatter_add_(1, self.places, by_place)
+        self.window.append(loads)
+        self.loads += loads
+        num_ranks = self.placements[0].group.world_size
+        self.rank_tokens = self.rank_tokens + by_place.view(len(by_place), num_ranks, -1).sum(
+            (0, 2)
+        )
+
+    def report(self) -> ExpertLoad:
+        """What the window says of each layer, and the totals of ranks, for metrics."""
+        most, busiest = self.loads.max(1)
+        ratios = most / self.loads.double().mean(1).clamp(min=1e-9)
+        return ExpertLoad(
+            self.layer_numbers,
+            busiest.tolist(),
+            ratios.tolist(),
+            (self.loads == 0).sum(1).tolist(),
+            self.rank_tokens.tolist(),
+            self.num_rearrangements,
+        )
 
     def _log(self, by_place: Tensor) -> None:
         average, most = balancedness(by_place, self.placements[0].group.world_size)
@@ -91,8 +123,9 @@ class EplbState:
     def rearrange(self) -> None:
         """Place experts by the loads of the window; their weights travel. All ranks call it."""
         first = self.placements[0]
+        self.num_rearrangements += 1
         new = rebalance_experts(
-            self.loads(),
+            self.loads,
             first.num_physical,
             self.num_groups,
             1,
@@ -101,9 +134,13 @@ class EplbState:
         )
         for layer, placement, places in zip(self.layers, self.placements, new, strict=True):
             if not torch.equal(places, placement.physical_to_logical):
-                self.num_moves += move_weights(layer, placement, places)
-                placement.arrange(places)
-                layer.local_experts = placement.local_experts
+                self.num_moves += move_experts(layer, placement, places, self.device)
+
+
+def number_in(name: str, index: int) -> int:
+    """The number of a layer by its name in the model, `index` if it has none there."""
+    found = re.search(r"layers\.(\d+)\.", name)
+    return int(found[1]) if found else index
 
 
 def balancedness(by_place: Tensor, num_ranks: int) -> tuple[float, float]:
@@ -113,43 +150,3 @@ def balancedness(by_place: Tensor, num_ranks: int) -> tuple[float, float]:
     """
     by_rank = by_place.view(len(by_place), num_ranks, -1).sum(-1).float()
     return float(by_rank.mean(1).sum()), float(by_rank.max(1).values.sum())
-
-
-def plan_moves(old: Tensor, new: Tensor, num_local: int) -> list[tuple[int, int]]:
-    """From which place to which an expert goes, for each place that gets another one.
-
-    It comes from the same rank, if it is there; otherwise its old places take turns. `old` and
-    `new` are `[P]`, of which each rank has `num_local`.
-    """
-    holders: dict[int, list[int]] = {}
-    for place, expert in enumerate(old.tolist()):
-        holders.setdefault(expert, []).append(place)
-    moves, turns = [], Counter[int]()
-    for place, (before, expert) in enumerate(zip(old.tolist(), new.tolist(), strict=True)):
-        if before == expert:
-            continue
-        here = [one for one in holders[expert] if one // num_local == place // num_local]
-        sources = here or holders[expert]
-        moves.append((sources[turns[expert] % len(sources)], place))
-        turns[expert] += not here
-    return moves
-
-
-def move_weights(layer: nn.Module, placement: ExpertParallel, places: Tensor) -> int:
-    """Bring the weights of a layer's experts to their new places `[P]`; how many came here."""
-    group, num_local = placement.group, placement.num_local
-    me = group.rank_in_group
-    moves = plan_moves(placement.physical_to_logical, places, num_local)
-    leaving = [(old, new) for old, new in moves if old // num_local == me]  # by their new places
-    coming = [(old // num_local, new) for old, new in moves if new // num_local == me]
-    coming.sort()  # as they arrive: rank by rank
-    sent, received = [0] * group.world_size, [0] * group.world_size
-    for _, new in leaving:
-        sent[new // num_local] += 1
-    for rank, _ in coming:
-        received[rank] += 1
-    sources = [old % num_local for old, _ in leaving]
-    targets = [new % num_local for _, new in coming]
-    for weight in layer.parameters():
-        weight.data[targets] = group.all_to_all(weight.data[sources], sent, received)
-    return len(coming)

@@ -165,6 +165,10 @@ class Experts(nn.Module):
         """The expert of each place that is here, as files count them."""
         self.scales_input = args.routing == "topk_sigmoid"
 
+    def take_places(self, local_experts: list[int]) -> None:
+        """From now on these experts are here, whose weights have come."""
+        self.local_experts = local_experts
+
     def run(self, x: Tensor, counts: Tensor) -> Tensor:
         """The experts' results `[P, H]` of rows `[P, H]`: `counts[0]` of expert 0, and so on."""
         raise NotImplementedError
@@ -260,6 +264,12 @@ class SeparateExperts(Experts):
             )  # fmt: skip
             mlp.act_mul = self.act_mul  # type: ignore[assignment]
             self.add_module(str(index), mlp)
+
+    def take_places(self, local_experts: list[int]) -> None:
+        for index in {*self.local_experts} - {*local_experts}:
+            delattr(self, str(index))
+        self.__dict__.pop("matrices", None)  # they are of the places as they were
+        super().take_places(local_experts)
 
     @cached_property
     def matrices(self) -> list[ctypes.Array[native.Matrix]] | None:

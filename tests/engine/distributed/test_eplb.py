@@ -7,10 +7,13 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from mini_vllm.config import EPLBConfig
+from mini_vllm.core.scheduler_output import ExpertLoad
 from mini_vllm.distributed.eplb import rebalance_experts
-from mini_vllm.distributed.eplb.state import EplbState, balancedness, plan_moves
+from mini_vllm.distributed.eplb.moves import plan_moves
+from mini_vllm.distributed.eplb.state import EplbState, balancedness
 from mini_vllm.distributed.expert_parallel import ExpertParallel
 from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import GroupCoordinator
@@ -102,6 +105,23 @@ def test_an_expert_comes_from_its_own_rank_if_it_can() -> None:
     old, new = torch.tensor([0, 1, 2, 3, 0, 1]), torch.tensor([0, 1, 3, 3, 2, 3])
     assert plan_moves(old, new, 2) == [(3, 2), (2, 4), (3, 5)]
     assert plan_moves(old, torch.tensor([1, 0, 2, 3, 0, 1]), 2) == [(1, 0), (0, 1)]
+
+
+def test_the_window_says_who_is_hot() -> None:
+    """Of three steps the last two count; the ranks' totals are those of all."""
+    config = EPLBConfig(window_size=2, step_interval=100)
+
+    def work(group: SimulatedGroup) -> ExpertLoad:
+        moe = SparseMoE(H, ARGS, Build(parallel=ModelParallel(group, ALONE, True)), "mlp")
+        stack = nn.ModuleDict({"layers": nn.ModuleList([nn.Identity(), moe])})
+        state = EplbState(stack, config, 1)
+        for loads in ([50, 0, 0, 0, 0, 0], [1, 2, 9, 0, 0, 0], [0, 2, 3, 1, 0, 0]):
+            state.placements[0].load.copy_(torch.tensor(loads))
+            state.step()
+        return state.report()
+
+    one, other = run_ranks(2, work)
+    assert one == other == ExpertLoad([1], [2], [pytest.approx(12 / 3)], [2], [67, 1], 0)
 
 
 def test_experts_move_to_where_they_are_needed_and_say_the_same() -> None:

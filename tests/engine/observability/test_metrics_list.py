@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerStats
+from mini_vllm.config import EngineConfig, ParallelConfig
+from mini_vllm.core.scheduler_output import EngineCoreOutput, ExpertLoad, SchedulerStats
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.entrypoints.openai.api_server import build_app
 from mini_vllm.observability.metrics import IterationStats, PrometheusRecorder, RequestStats
@@ -45,11 +46,11 @@ connectors' metrics."""
 def names_in(text: str) -> set[str]:
     """In the first column of the tables."""
     rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
-    return {name for row in rows for name in re.findall(r"`(?:vllm:)?([a-z0-9_]+)`", row)}
+    return {name for row in rows for name in re.findall(r"`(?:(?:mini_)?vllm:)?([a-z0-9_]+)`", row)}
 
 
 def everything() -> EngineConfig:
-    return make_engine_config(
+    config = make_engine_config(
         "storyteller",
         enable_lora=True,
         kv_transfer_config={
@@ -59,6 +60,16 @@ def everything() -> EngineConfig:
         },
         speculative_config={"method": "ngram", "num_speculative_tokens": 2},
     )
+    ranks = ParallelConfig(
+        tensor_parallel_size=2, enable_expert_parallel=True, enable_eplb=True
+    )  # which the storyteller, without experts, refuses
+    return replace(config, parallel=ranks)
+
+
+LOAD = ExpertLoad(
+    layers=[1, 3], busiest=[7, 0], ratios=[2.5, 1.0], num_idle=[3, 0], rank_tokens=[30, 12],
+    num_rearrangements=2,
+)  # fmt: skip
 
 
 def app_of(recorder: PrometheusRecorder, keys: tuple[str, ...] = ()) -> TestClient:
@@ -86,8 +97,10 @@ def test_each_of_vllms_names_is_here_or_said_why_not() -> None:
 
 
 def test_the_page_names_what_a_server_has() -> None:
-    text = app_of(PrometheusRecorder.of(everything(), "m")).get("/metrics").text
-    found = {name.removeprefix("vllm:").removesuffix("_total") for name in families(text)}
+    recorder = PrometheusRecorder.of(everything(), "m")
+    recorder.record(SchedulerStats(0, 0, 0, 0, 0, expert_load=LOAD), IterationStats())
+    text = app_of(recorder).get("/metrics").text
+    found = {name.rpartition(":")[2].removesuffix("_total") for name in families(text)}
     named = {name.removesuffix("_total") for name in names_in(HERE)}
     engine = {name for name in named if not name.startswith(("http_", "python_"))}
     assert engine <= found, "named and not there"
@@ -148,6 +161,27 @@ def test_prompt_tokens_are_told_by_source() -> None:
     assert found == [8, 8, 4]
     assert value(recorder, "external_prefix_cache_queries_total") == 16
     assert value(recorder, "external_prefix_cache_hits_total") == 4
+
+
+def test_how_evenly_experts_are_used_is_told_by_layer_and_by_rank() -> None:
+    recorder = PrometheusRecorder.of(everything(), "m")
+    first = replace(LOAD, rank_tokens=[10, 4], num_rearrangements=0)
+    for load in (None, first, LOAD, None, LOAD):
+        recorder.record(SchedulerStats(1, 0, 0.5, 0, 0, expert_load=load), IterationStats())
+
+    def own(name: str, **labels: str) -> float | None:
+        labels = {"model_name": "m", "engine": "0", **labels}
+        return recorder.registry.get_sample_value(f"mini_vllm:expert_{name}", labels)
+
+    by_layer = [
+        [own(name, layer=layer) for name in ("busiest", "busiest_ratio", "num_idle")]
+        for layer in ("1", "3", "0")
+    ]
+    assert by_layer == [[7, 2.5, 3], [0, 1, 0], [None, None, None]]
+    assert [own("rank_tokens_total", rank=str(rank)) for rank in (0, 1)] == [30, 12]
+    assert own("rearrangements_total") == 2
+    without = PrometheusRecorder("m", 64).render()[0]
+    assert b"expert" not in without
 
 
 def test_an_engine_tells_what_its_connector_supplied() -> None:
