@@ -258,7 +258,8 @@ def _check_sizes(config: EngineConfig, args: Any) -> None:
     whole = config.parallel.enable_expert_parallel
     if whole:
         _check_experts(config.parallel, args)
-    sizes = [n for n in range(1, args.num_attention_heads + 1) if _divides(n, args, whole)]
+    heads = next(iter(_cut(args, whole).values()))
+    sizes = [n for n in range(1, heads + 1) if _divides(n, args, whole)]
     *most, last = map(str, sizes)
     fix = f"use {', '.join(most)} or {last}" if most else "use 1"
     for name, size in _cut(args, whole).items():
@@ -302,9 +303,17 @@ def _divides(tp: int, args: Any, whole_experts: bool) -> bool:
 
 
 def _cut(args: Any, whole_experts: bool) -> dict[str, int]:
-    """What each rank has an equal share of, by the config's names."""
-    sizes = {"num_attention_heads": args.num_attention_heads}
-    if args.moe is None or args.moe.dense_layers or "gated_mlp" in args.parts.feed_forwards:
+    """What each rank has an equal share of, by the config's names; heads come first."""
+    is_attending = set(args.parts.mixers) != {"mamba2"}  # else it has no heads, and no MLP
+    sizes = {"num_attention_heads": args.num_attention_heads} if is_attending else {}
+    if args.gated_delta is not None:
+        sizes["linear_num_key_heads"] = args.gated_delta.num_key_heads
+    if args.mamba2 is not None:
+        sizes["state-space heads"] = args.mamba2.num_heads
+        if args.mamba2.n_groups > 1:  # one is on every rank
+            sizes["groups of state-space heads"] = args.mamba2.n_groups
+    has_mlp = args.moe is None or args.moe.dense_layers or "gated_mlp" in args.parts.feed_forwards
+    if has_mlp and is_attending:
         sizes["intermediate_size"] = args.intermediate_size
     if args.moe is not None and not whole_experts:
         sizes["moe_intermediate_size"] = args.moe.moe_intermediate_size

@@ -106,7 +106,10 @@ GRANITE_HYBRID = Family(
         "mlp.gate_up_proj.": "shared_mlp.input_linear.",
         "mlp.down_proj.": "shared_mlp.output_linear.",
     },
-    stacked={"qkv_proj": LLAMA_STACKS["qkv_proj"], "gate_up_proj": ["gate_up_proj"]},
-    supports=frozenset({"states"}),
+    stacked={
+        "qkv_proj": LLAMA_STACKS["qkv_proj"],
+        **{name: [name] for name in ("gate_up_proj", "in_proj", "conv1d")},
+    },
+    supports=frozenset({"states", "tp"}),
     can_be_recorded=False,
 )

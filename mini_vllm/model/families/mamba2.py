@@ -91,6 +91,7 @@ MAMBA2 = Family(
         ".input_layernorm.": ".norm.",
         ".self_attn.": ".mixer.",
     },
-    supports=frozenset({"states"}),
+    stacked={"in_proj": ["in_proj"], "conv1d": ["conv1d"]},
+    supports=frozenset({"states", "tp"}),
     can_be_recorded=False,
 )

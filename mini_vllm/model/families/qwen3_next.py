@@ -17,7 +17,7 @@ from typing import Any
 
 from mini_vllm.model.config_rules import integer, list_of, one_of
 from mini_vllm.model.families.layer_kinds import dense_layers
-from mini_vllm.model.families.table import Config, Family, Parts
+from mini_vllm.model.families.table import LLAMA_STACKS, Config, Family, Parts
 from mini_vllm.model.mixers.args import GatedDeltaArgs
 from mini_vllm.model.moe.args import MoEArgs
 
@@ -121,7 +121,8 @@ QWEN3_NEXT = Family(
         f"self_attn.{name}": f"linear_attn.{name}"
         for name in ("in_proj_", "conv1d", "A_log", "dt_bias", "norm.", "out_proj")
     },
-    supports=frozenset({"states"}),
+    stacked={**LLAMA_STACKS, "in_proj_qkv": ["in_proj_qkv"], "conv1d": ["conv1d"]},
+    supports=frozenset({"states", "tp"}),
     can_be_recorded=False,
     ignores=("mtp.",),  # of layers that draft several tokens at once
 )

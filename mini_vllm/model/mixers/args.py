@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class GatedDeltaArgs:
         """Channels of the convolution: q, k and v."""
         return 2 * self.key_size + self.value_size
 
+    def share(self, num_value_heads: int) -> GatedDeltaArgs:
+        """What a rank has with so many of the value heads: those that its key heads serve."""
+        served = self.num_value_heads // self.num_key_heads
+        keys = num_value_heads // served
+        return replace(self, num_key_heads=keys, num_value_heads=num_value_heads)
+
 
 @dataclass(frozen=True)
 class Mamba2Args:
@@ -62,7 +68,17 @@ class Mamba2Args:
     @property
     def conv_size(self) -> int:
         """Channels of the convolution: x, B and C."""
-        return self.inner_size + 2 * self.n_groups * self.state_size
+        return sum(self.conv_sizes)
+
+    @property
+    def conv_sizes(self) -> list[int]:
+        shared = self.n_groups * self.state_size
+        return [self.inner_size, shared, shared]
+
+    def share(self, num_heads: int) -> Mamba2Args:
+        """What a rank has with so many of the heads: their groups, or the one that all share."""
+        groups = max(1, self.n_groups * num_heads // self.num_heads)
+        return replace(self, num_heads=num_heads, n_groups=groups)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class GatedAttention(Attention):
         super().__init__(args, build, index, prefix)
         heads, kv_heads = args.num_attention_heads, args.num_key_value_heads
         sizes = [n * args.head_dim for n in (2 * heads, kv_heads, kv_heads)]
-        column = build.parallel.qkv(heads, kv_heads)
+        column = build.parallel.qkv(2 * heads, kv_heads)  # a query and its gate are neighbours
         self.qkv_proj = Linear(
             args.hidden_size, sizes, args.qkv_bias, build, column, f"{prefix}.qkv_proj"
         )

@@ -10,6 +10,8 @@ Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py#L1261-L1524
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +22,8 @@ from mini_vllm.kernels.mixers import gdn_decode
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
 from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.layout import WHOLE
+from mini_vllm.model.mixers.args import GatedDeltaArgs
 from mini_vllm.model.mixers.chunks import Chunks
 from mini_vllm.model.mixers.gated_delta import (
     chunk_gated_delta_rule,
@@ -73,26 +77,41 @@ class GatedDeltaNet(nn.Module):
     def __init__(self, args: ModelArgs, build: Build, index: int, prefix: str) -> None:
         super().__init__()
         assert args.gated_delta is not None
-        self.args = own = args.gated_delta
+        whole, column = args.gated_delta, build.parallel.column()
         prefix = f"{prefix.rpartition('.')[0]}.{self.file_name}"
-        self.make_projections(args.hidden_size, build, prefix)
-        self.conv1d = ShortConv(own.conv_size, own.conv_kernel_dim, bias=False)
+        self.make_projections(whole, args.hidden_size, build, prefix)
+        sizes = [whole.key_size, whole.key_size, whole.value_size]
+        self.conv1d = ShortConv(sizes, whole.conv_kernel_dim, False, column)
+        heads = [whole.num_value_heads]
+        self.parts, self.whole_parts = (one.parts(1, heads) for one in (column, WHOLE))
+        self.args = own = whole.share(self.parts[0].output_size)
         self.A_log = kept_in_float32(own.num_value_heads)
         self.dt_bias = kept_in_float32(own.num_value_heads)
         self.norm = GatedRMSNorm(own.value_head_dim, args.rms_norm_eps)
         self.out_proj = Linear(
-            own.value_size, args.hidden_size, False, build, prefix=f"{prefix}.out_proj"
-        )
+            whole.value_size, args.hidden_size, False, build, build.parallel.row(),
+            f"{prefix}.out_proj",
+        )  # fmt: skip
 
-    def make_projections(self, hidden_size: int, build: Build, prefix: str) -> None:
-        sizes = {
-            "in_proj_qkv": self.args.conv_size,
-            "in_proj_z": self.args.value_size,
-            "in_proj_b": self.args.num_value_heads,
-            "in_proj_a": self.args.num_value_heads,
+    def make_projections(
+        self, whole: GatedDeltaArgs, hidden_size: int, build: Build, prefix: str
+    ) -> None:
+        """Register the layers that `project` needs; a rank has the rows of its own heads."""
+        sizes: dict[str, int | list[int]] = {
+            "in_proj_qkv": [whole.key_size, whole.key_size, whole.value_size],
+            "in_proj_z": whole.value_size,
+            "in_proj_b": whole.num_value_heads,
+            "in_proj_a": whole.num_value_heads,
         }
+        self.make_columns(sizes, hidden_size, build, prefix)
+
+    def make_columns(
+        self, sizes: Mapping[str, int | list[int]], hidden_size: int, build: Build, prefix: str
+    ) -> None:
         for name, size in sizes.items():
-            setattr(self, name, Linear(hidden_size, size, False, build, prefix=f"{prefix}.{name}"))
+            column = build.parallel.column()
+            layer = Linear(hidden_size, size, False, build, column, f"{prefix}.{name}")
+            setattr(self, name, layer)
 
     def project(self, x: Tensor) -> Projected:
         return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
@@ -145,13 +164,14 @@ class GatedDeltaNetByKeyHead(GatedDeltaNet):
     (fix_query_key_value_ordering) @ v0.22.1.
     """
 
-    def make_projections(self, hidden_size: int, build: Build, prefix: str) -> None:
-        sizes = {
-            "in_proj_qkvz": self.args.conv_size + self.args.value_size,
-            "in_proj_ba": 2 * self.args.num_value_heads,
+    def make_projections(
+        self, whole: GatedDeltaArgs, hidden_size: int, build: Build, prefix: str
+    ) -> None:
+        sizes: dict[str, int | list[int]] = {
+            "in_proj_qkvz": whole.conv_size + whole.value_size,
+            "in_proj_ba": 2 * whole.num_value_heads,
         }
-        for name, size in sizes.items():
-            setattr(self, name, Linear(hidden_size, size, False, build, prefix=f"{prefix}.{name}"))
+        self.make_columns(sizes, hidden_size, build, prefix)
 
     def project(self, x: Tensor) -> Projected:
         own = self.args

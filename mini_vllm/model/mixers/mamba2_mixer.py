@@ -10,6 +10,7 @@ Source: vllm/model_executor/layers/mamba/mamba_mixer2.py#L669-L1046 (MambaMixer2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -20,6 +21,8 @@ from mini_vllm.attention import StateMetadata
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
 from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.layout import WHOLE, Layout, Parallel, ParamSpec, Part
+from mini_vllm.model.mixers.args import Mamba2Args
 from mini_vllm.model.mixers.mamba2 import chunk_scan, selective_state_update
 from mini_vllm.model.mixers.recurrent import ShortConv, StatePlan, kept_in_float32, state_spec
 
@@ -27,19 +30,47 @@ from mini_vllm.model.mixers.recurrent import ShortConv, StatePlan, kept_in_float
 class NormAfterGate(nn.Module):
     """(x * silu(gate)) / rms * weight, each group of heads by itself, in float32.
 
+    A group that all ranks share is longer than what is here of it: its squares are added over them.
+
+    Args:
+        whole: of the whole model.
+        n_groups: that are here.
     Source: vllm/model_executor/layers/mamba/mamba_mixer2.py#L97-L146 (forward_native) @ v0.22.1.
     """
 
-    def __init__(self, size: int, n_groups: int, eps: float) -> None:
+    def __init__(self, whole: Mamba2Args, n_groups: int, eps: float, parallel: Parallel) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
+        sizes, column = [whole.inner_size], parallel.column()
+        self.parts, self.whole_parts = (one.parts(1, sizes) for one in (column, WHOLE))
+        self.weight = nn.Parameter(torch.empty(self.parts[0].output_size))
+        self.weight.spec = ParamSpec(out_dim=0)  # type: ignore[attr-defined]
         self.n_groups, self.eps = n_groups, eps
+        self.group_size = whole.inner_size // whole.n_groups
+        is_cut = self.parts[0].output_size < n_groups * self.group_size
+        self.layout = parallel.row() if is_cut else WHOLE
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """`[T, size]` both; the result has the dtype of `gate`."""
         gated = (x.float() * F.silu(gate.float())).unflatten(-1, (self.n_groups, -1))
-        normed = gated * (gated.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        squares = self.layout.finish(gated.square().sum(-1, keepdim=True))
+        normed = gated * (squares / self.group_size + self.eps).rsqrt()
         return (normed.flatten(-2) * self.weight.float()).to(gate.dtype)
+
+
+class Beside:
+    """Projections beside each other, each with a layout of its own. It is a `Layout`."""
+
+    adds_bias = True
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self.layouts = layouts
+
+    def parts(self, input_size: int, output_sizes: Sequence[int]) -> list[Part]:
+        pairs = zip(self.layouts, output_sizes, strict=True)
+        return [part for layout, size in pairs for part in layout.parts(input_size, [size])]
+
+    def finish(self, y: Tensor) -> Tensor:
+        return y
 
 
 class Mamba2Mixer(nn.Module):
@@ -50,17 +81,23 @@ class Mamba2Mixer(nn.Module):
     def __init__(self, args: ModelArgs, build: Build, index: int, prefix: str) -> None:
         super().__init__()
         assert args.mamba2 is not None
-        self.args = own = args.mamba2
+        whole, column = args.mamba2, build.parallel.column()
         prefix = f"{prefix.rpartition('.')[0]}.{self.file_name}"
-        sizes = own.inner_size + own.conv_size + own.num_heads  # z; x, B and C; dt
-        self.in_proj = Linear(
-            args.hidden_size, sizes, own.use_bias, build, prefix=f"{prefix}.in_proj"
+        shared = WHOLE if whole.n_groups == 1 else column  # a group that all heads share
+        conv = [column, shared, shared]  # x, B and C
+        sizes = [whole.inner_size, *whole.conv_sizes, whole.num_heads]  # z, these, and dt
+        layout, hidden, bias = Beside([column, *conv, column]), args.hidden_size, whole.use_bias
+        self.in_proj = Linear(hidden, sizes, bias, build, layout, f"{prefix}.in_proj")
+        self.conv1d = ShortConv(
+            whole.conv_sizes, whole.conv_kernel, whole.use_conv_bias, Beside(conv)
         )
-        self.conv1d = ShortConv(own.conv_size, own.conv_kernel, own.use_conv_bias)
+        heads = [whole.num_heads]
+        self.parts, self.whole_parts = (one.parts(1, heads) for one in (column, WHOLE))
+        self.args = own = whole.share(self.parts[0].output_size)
         self.A_log, self.dt_bias, self.D = (kept_in_float32(own.num_heads) for _ in range(3))
-        self.norm = NormAfterGate(own.inner_size, own.n_groups, args.rms_norm_eps)
+        self.norm = NormAfterGate(whole, own.n_groups, args.rms_norm_eps, build.parallel)
         self.out_proj = Linear(
-            own.inner_size, args.hidden_size, own.use_bias, build, prefix=f"{prefix}.out_proj"
+            whole.inner_size, hidden, bias, build, build.parallel.row(), f"{prefix}.out_proj"
         )
 
     @property

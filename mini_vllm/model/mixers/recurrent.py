@@ -18,6 +18,7 @@ from mini_vllm.attention import StateMetadata
 from mini_vllm.kernels import can_launch
 from mini_vllm.model.interface import LayerSpec, StateTensor
 from mini_vllm.model.layers import compute_dtype
+from mini_vllm.model.layout import WHOLE, Layout, ParamSpec
 from mini_vllm.model.mixers.causal_conv import ConvRows, causal_conv
 from mini_vllm.model.mixers.chunks import Chunks
 
@@ -83,19 +84,30 @@ class StatePlan:
 
 def kept_in_float32(size: int) -> nn.Parameter:
     """A parameter of one number a head that stays float32: what it is an exponent of would change
-    visibly if it were rounded to a narrower model's dtype."""
+    visibly if it were rounded to a narrower model's dtype. Its module's `parts` say which heads."""
     parameter = nn.Parameter(torch.empty(size, dtype=torch.float32))
     parameter.keeps_dtype = True  # type: ignore[attr-defined]
+    parameter.spec = ParamSpec(out_dim=0)  # type: ignore[attr-defined]
     return parameter
 
 
 class ShortConv(nn.Module):
-    """The convolution before the state, with its silu; a checkpoint calls it `conv1d`."""
+    """The convolution before the state, with its silu; a checkpoint calls it `conv1d`.
 
-    def __init__(self, channels: int, width: int, bias: bool) -> None:
+    Args:
+        sizes: channels of each part of the whole model's state that is mixed so.
+        width: tokens that it mixes.
+        layout: which of these channels are here.
+    """
+
+    def __init__(self, sizes: Sequence[int], width: int, bias: bool, layout: Layout) -> None:
         super().__init__()
+        self.parts, self.whole_parts = (one.parts(width, sizes) for one in (layout, WHOLE))
+        channels = sum(part.output_size for part in self.parts)
         self.weight = nn.Parameter(torch.empty(channels, 1, width))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+        for parameter in self.parameters():
+            parameter.spec = ParamSpec(out_dim=0)  # type: ignore[attr-defined]
 
     def process_weights_after_loading(self) -> None:
         dtype = compute_dtype(self.weight.dtype, self.weight.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from mini_vllm.config.scheduler import FLAGS
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.entrypoints.cli import build_parser
 from mini_vllm.model.families.table import LLAMA
+from mini_vllm.model.mixers.args import GatedDeltaArgs, Mamba2Args
 from mini_vllm.model.moe.args import MoEArgs
 from mini_vllm.policies import POLICIES
 
@@ -178,7 +180,7 @@ MODEL = dataclasses.make_dataclass(
     "Shape",
     [("num_attention_heads", int, 4), ("num_key_value_heads", int, 2),
      ("intermediate_size", int, 64), ("num_hidden_layers", int, 3), ("moe", Any, None),
-     ("parts", Any, LLAMA)],
+     ("parts", Any, LLAMA), ("gated_delta", Any, None), ("mamba2", Any, None)],
 )  # fmt: skip
 EVERYTHING = frozenset({"tp", "pp", "lora", "quantization", "compile"})
 WAYS: dict[str, dict[str, Any]] = {
@@ -278,6 +280,23 @@ def test_sizes_that_cannot_be_shared_out(options: dict[str, Any], message: str) 
         check(config(tensor_parallel_size=4), odd, EVERYTHING, Scheduler)
     with pytest.raises(ValueError, match="must divide the model's intermediate_size=6; use 1 or 2"):
         check(config(tensor_parallel_size=4), MODEL(intermediate_size=6), EVERYTHING, Scheduler)
+
+
+def test_states_that_cannot_be_shared_out() -> None:
+    """By key heads, which serve neighbours; a group that all heads share is on every rank."""
+    delta = MODEL(gated_delta=GatedDeltaArgs(2, 4, 8, 8, 4))
+    check(config(tensor_parallel_size=2), delta, EVERYTHING, Scheduler)
+    with pytest.raises(ValueError, match=r"linear_num_key_heads=2; use 1 or 2$"):
+        check(config(tensor_parallel_size=4), delta, EVERYTHING, Scheduler)
+    space = Mamba2Args(8, 8, 8, 1, 4, True, False)
+    alone = replace(LLAMA, mixers=["mamba2"] * 3, feed_forwards=["none"] * 3)
+    only = MODEL(1, 1, 1, parts=alone, mamba2=space)  # it has neither attention nor an MLP
+    check(config(tensor_parallel_size=8), only, EVERYTHING, Scheduler)
+    with pytest.raises(ValueError, match=r"state-space heads=8; use 1, 2, 4 or 8$"):
+        check(config(tensor_parallel_size=3), only, EVERYTHING, Scheduler)
+    groups = MODEL(mamba2=replace(space, n_groups=2))
+    with pytest.raises(ValueError, match=r"groups of state-space heads=2; use 1 or 2$"):
+        check(config(tensor_parallel_size=4), groups, EVERYTHING, Scheduler)
 
 
 def test_experts_that_cannot_be_shared_out() -> None:

@@ -44,10 +44,11 @@ def supports(name: str) -> frozenset[str]:
 
 
 def who_can(what: str, quick: Sequence[str]) -> list[Any]:
-    """The families whose class says that it goes together with `what`; all but `quick` are slow."""
+    """The families whose class says that it goes together with `what`; all but `quick` are slow.
+    Those with states go through the whole engine, in `mixers/test_engine.py`."""
     found = []
     for name in TABLED:
-        if what in supports(name):
+        if what in supports(name) and "states" not in supports(name):
             marks = [] if name in quick else [pytest.mark.slow]
             found.append(pytest.param(name, marks=marks))
     return found

@@ -48,8 +48,8 @@ def with_states() -> str:
     config = dict(
         architectures=["Qwen3_5ForCausalLM"], vocab_size=2048, hidden_size=32, head_dim=16,
         intermediate_size=48, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
-        max_position_embeddings=128, linear_num_key_heads=1, linear_num_value_heads=1,
-        linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4,
+        max_position_embeddings=128, linear_num_key_heads=2, linear_num_value_heads=2,
+        linear_key_head_dim=8, linear_value_head_dim=16, linear_conv_kernel_dim=4,
     )  # fmt: skip
     Path(folder.name, "config.json").write_text(json.dumps(config))
     return folder.name

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.families.record import TOKENS
 from benchmarks.families.tiny import PROMPT_LENGTHS, prompts, write
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.attention import StateMetadata
+from mini_vllm.distributed.linear import ModelParallel
+from mini_vllm.distributed.parallel_state import GroupCoordinator
+from mini_vllm.distributed.simulated import SimulatedGroup, run_ranks
 from mini_vllm.model.build import load_model
 from mini_vllm.model.config import ModelArgs
 
@@ -80,13 +86,52 @@ def test_requests_that_are_preempted_and_prefixes_that_hit(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["tensor_parallel_size", "pipeline_parallel_size"])
-def test_latents_on_two_ranks(way: str, tmp_path: Path) -> None:
-    """Each rank makes its heads of the whole latents, or has half of the layers."""
-    case = Case("deepseek_v3", tmp_path)
-    llm = case.llm(max_num_batched_tokens=7, num_gpu_blocks=60, **{way: 2})
+def test_latents_in_two_stages(tmp_path: Path) -> None:
+    """Each rank has half of the layers."""
+    ask_ranks(Case("deepseek_v3", tmp_path), pipeline_parallel_size=2)
+
+
+@pytest.mark.parametrize("name", params(list(POOLS)))
+def test_states_and_latents_on_two_ranks(name: str, tmp_path: Path) -> None:
+    """Each rank has the states of its own heads, or makes its heads of the whole latents."""
+    ask_ranks(Case(name, tmp_path), tensor_parallel_size=2)
+
+
+def test_two_groups_of_heads_on_two_ranks(tmp_path: Path) -> None:
+    """B and C of a group are where its heads are; and its norm is a rank's own."""
+    answer = ANSWERS["mamba2"]
+    rows = {152: 152 + 16, 80: 80 + 16}  # eight more of B, and of C
+    shapes = {
+        name: [rows.get(shape[0], shape[0]), *shape[1:]] for name, shape in answer["shapes"].items()
+    }
+    write(tmp_path, answer["config"] | {"n_groups": 2}, shapes)
+    step = StateMetadata(
+        torch.tensor([0, 40], dtype=torch.int32), torch.tensor([0]), torch.tensor([True]),
+        max_query_len=40, num_decode_reqs=0, query_lens_cpu=[40], seq_lens_cpu=[40],
+    )  # fmt: skip
+    x = torch.randn(40, 32, generator=torch.Generator().manual_seed(1))
+
+    def mixed(**ranks: Any) -> Tensor:
+        mixer = load_model(tmp_path, **ranks).model.layers[0].self_attn
+        states = tuple(torch.zeros(1, *one.shape) for one in mixer.layer_spec.states)
+        return mixer(x, None, states, replace(step))
+
+    def work(group: SimulatedGroup) -> Tensor:
+        return mixed(parallel=ModelParallel(group, GroupCoordinator([0], 0)))
+
+    with torch.inference_mode():
+        whole, *ranks = mixed(), *run_ranks(2, work)
+    for own in ranks:
+        torch.testing.assert_close(own, whole, rtol=1e-5, atol=1e-5)
+
+
+def ask_ranks(case: Case, **ranks: int) -> None:
+    """All prompts of a case, in chunks beside decodes, in a pool that holds not all at once."""
+    pool = POOLS[case.name]
+    llm = case.llm(block_size=16, max_num_batched_tokens=32, num_gpu_blocks=pool, **ranks)
     try:
         case.ask(llm)
+        assert llm.engine.stats.num_preemptions > 0
     finally:
         llm.shutdown()
 
