@@ -37,6 +37,7 @@ DATA = (
     "benchmarks/results/arena/*.json",
     "mini_vllm/config/*.toml",
     "mini_vllm/bundled/storyteller/tokenizer.json",
+    "phases/*/profiles/*",
     stepping.STORY,
 )
 """Files that tests and runs read."""

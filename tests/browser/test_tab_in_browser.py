@@ -3,8 +3,8 @@ that is kept, no network, endless loops, two tabs, and the way to a machine.
 
     python -m pytest tests/browser/test_tab_in_browser.py -m slow -s
 
-prints how many seconds each step took. It needs Chromium, and Pyodide: a network, or an earlier
-`make book`.
+prints how many seconds each step took. It needs Chromium and Firefox, and Pyodide: a network, or
+an earlier `make book`.
 """
 
 from __future__ import annotations
@@ -324,6 +324,7 @@ def test_every_word_of_a_box_and_of_the_quiz_can_be_read(
         pytest.skip(f"NOT RUN: this browser's colours cannot be chosen: {error.message[:80]}")
     for width in (1440, 390):
         page.set_viewport_size({"width": width, "height": 900})
+        page.goto("about:blank")  # else the same address loads nothing anew
         page.goto(f"{book}{ZERO.slug}.html#build")
         page.click(".try >> nth=1 >> .begin")
         page.wait_for_selector(".cm-content")

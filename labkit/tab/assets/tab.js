@@ -270,8 +270,9 @@ class Box {
 
   line(parts) {
     this.words.hidden = false;
-    for (const [text, style] of parts) this.words.append(make("span", { class: style }, ...linked(text, this)));
-    this.words.append("\n");
+    const line = make("span", { class: "line" }, ...parts.map(([text, style]) => make("span", { class: style }, ...linked(text, this))), "\n");
+    line.style.setProperty("--indent", `${parts[0][0].search(/\S|$/)}ch`);
+    this.words.append(line);
     const wrong = parts[0][0].match(/^✗ (labs\/\S+?):(\d+) is not Python/);
     if (wrong && wrong[1] === this.path) this.editor.goToLine(Number(wrong[2]), true);
   }

@@ -12,17 +12,21 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: kernels run on the CPU
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from torch import Tensor
 
 from labkit.testing import Divergence
-from mini_vllm.attention import AttentionMetadata
-from mini_vllm.worker.cuda_graphs import DecodeGraphs, StaticInputs, record_eagerly
+
+if TYPE_CHECKING:  # at run time only where it is used: 07.7 does without torch
+    from torch import Tensor
+
+    from mini_vllm.attention import AttentionMetadata
+    from mini_vllm.worker.cuda_graphs import DecodeGraphs, StaticInputs
+
+    Step = tuple[Tensor, Tensor, AttentionMetadata]
 
 BLOCK_SIZE = 4
-Step = tuple[Tensor, Tensor, AttentionMetadata]
 
 
 class Toy:
@@ -30,11 +34,15 @@ class Toy:
     last pass was given."""
 
     def __init__(self) -> None:
+        import torch
+
         self.cache = torch.zeros(8 * BLOCK_SIZE)
         self.calls: list[int] = []
         self.positions: list[int] = []
 
     def __call__(self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
+        import torch
+
         self.calls.append(len(input_ids))
         self.positions = positions.tolist()
         stored = metadata.slot_mapping >= 0
@@ -47,12 +55,20 @@ class Toy:
 
 def decode(tokens: Sequence[int], seq_lens: Sequence[int], tables: Sequence[Sequence[int]]) -> Step:
     """A step of decodes: the newest token of each request, and its context with that token."""
+    import torch
+
+    from mini_vllm.attention import AttentionMetadata
+
     metadata = AttentionMetadata.from_lists([1] * len(tokens), seq_lens, tables, BLOCK_SIZE)
     return torch.tensor(list(tokens)), metadata.seq_lens.long() - 1, metadata
 
 
 def make_graphs(buckets: Sequence[int] = (1, 2, 4), capture: bool = True) -> DecodeGraphs:
     """Graphs of a new toy for up to 4 requests of 16 tokens."""
+    import torch
+
+    from mini_vllm.worker.cuda_graphs import DecodeGraphs, StaticInputs, record_eagerly
+
     inputs = StaticInputs(max(buckets), 16, BLOCK_SIZE, torch.device("cpu"))
     graphs = DecodeGraphs(Toy(), inputs, buckets, record_eagerly)
     if capture:
@@ -78,6 +94,10 @@ def graphs() -> Callable[..., DecodeGraphs]:
 @pytest.fixture
 def static() -> StaticInputs:
     """Inputs for 4 requests of 16 tokens, as a step of 4 requests has left them."""
+    import torch
+
+    from mini_vllm.worker.cuda_graphs import StaticInputs
+
     inputs = StaticInputs(4, 16, BLOCK_SIZE, torch.device("cpu"))
     inputs.input_ids.copy_(torch.tensor([91, 92, 93, 94]))
     inputs.positions.copy_(torch.tensor([4, 5, 6, 7]))

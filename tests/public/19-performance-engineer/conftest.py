@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 
 from labkit.testing import expect
-from mini_vllm import plugins
-from mini_vllm.attention import selector
-from mini_vllm.platforms.interface import Platform
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +45,8 @@ def backend(*reasons: str) -> type:
 @pytest.fixture()
 def backends(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Registers backends that are made up, and says which platform offers which of them."""
+    from mini_vllm.attention import selector  # needs torch, which 19.1 to 19.8 do without
+
     made = {
         "quick": backend("float64 is too wide for it", "it has no graphs on {device}"),
         "steady": backend(),
@@ -70,18 +69,6 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Any:
 # ------------------------------------------------------------------ 19.10
 
 
-class ToyPlatform(Platform):
-    """A device that is made up."""
-
-    device_type = "toy"
-
-
-class OtherPlatform(Platform):
-    """Another one."""
-
-    device_type = "other"
-
-
 def raises() -> str:
     """A plugin whose driver is missing."""
     raise RuntimeError("no driver")
@@ -90,8 +77,13 @@ def raises() -> str:
 @pytest.fixture()
 def plug(monkeypatch: pytest.MonkeyPatch) -> Iterable[Callable[..., None]]:
     """Installs plugins that are made up: `plug(general={"name": "function"})`."""
+    from mini_vllm import plugins
+    from mini_vllm.platforms.interface import Platform  # needs torch
+
     module: Any = ModuleType("made_up")
-    module.Toy, module.Other, module.number = ToyPlatform, OtherPlatform, 3
+    module.Toy = type("ToyPlatform", (Platform,), {"device_type": "toy"})
+    module.Other = type("OtherPlatform", (Platform,), {"device_type": "other"})
+    module.number = 3
     module.toy, module.other = lambda: "made_up.Toy", lambda: "made_up.Other"
     module.absent, module.lost = lambda: None, lambda: "no_such_package.Platform"
     module.odd, module.raises = lambda: "made_up.number", raises
