@@ -16,9 +16,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mini_vllm.model.checkpoint import TensorInfo, check_dtype, tensor_files
@@ -45,6 +47,7 @@ class Target:
         shape: of the whole tensor.
         optional: the checkpoint may leave it out.
         rows: all become what is in `view`, their first; None: there are no others.
+        sections: what is here of the tensor's first dimension, if it is several pieces.
     """
 
     view: Tensor
@@ -52,6 +55,7 @@ class Target:
     shape: list[int]
     optional: bool = False
     rows: Tensor | None = None
+    sections: tuple[slice, ...] = ()
 
 
 def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
@@ -69,7 +73,7 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
             continue
         if _is_stacked_in_file(model, name):
             module.is_stacked_in_file = True
-            targets[names[0]] = _stacked_target(parameter, sum(module.output_sizes))
+            targets[names[0]] = _stacked_target(module, parameter)
             continue
         targets.update(zip(names, projection_targets(module, parameter), strict=True))
     return targets
@@ -103,9 +107,10 @@ def names_in_file(model: LlamaForCausalLM, name: str) -> list[str]:
     return [model.checkpoint_prefix(part) for part in parts]
 
 
-def _stacked_target(parameter: nn.Parameter, num_rows: int) -> Target:
-    """A target for projections that are one tensor in the file, of `num_rows` rows; what each has,
-    they share. Blocks of rows are those of the whole: fewer than if each projection had its own.
+def _stacked_target(module: nn.Module, parameter: nn.Parameter) -> Target:
+    """A target for projections that are one tensor in the file; what each has, they share. Blocks
+    of rows are those of the whole: fewer than if each projection had its own. A rank has a piece of
+    each projection.
     """
     spec: ParamSpec = getattr(parameter, "spec", ParamSpec(out_dim=None))
     if spec.per_part:
@@ -113,8 +118,16 @@ def _stacked_target(parameter: nn.Parameter, num_rows: int) -> Target:
         return Target(view, {}, list(view.shape), spec.optional, parameter.data)
     view = parameter.data
     if spec.out_dim is not None:
+        num_rows = sum(part.output_size for part in module.parts)
         view = view.narrow(spec.out_dim, 0, -(-num_rows // spec.out_pack))
-    return Target(view, {}, list(view.shape), spec.optional)
+    if spec.out_dim is None or module.parts == module.whole_parts:
+        return Target(view, {}, list(view.shape), spec.optional)
+    assert spec.out_dim == 0 and spec.out_pack == 1, "packed projections of one tensor are not cut"
+    starts = list(accumulate((whole.output_size for whole in module.whole_parts), initial=0))
+    pieces = zip(starts[:-1], (part.out for part in module.parts), strict=True)
+    sections = tuple(slice(start + rows.start, start + rows.stop) for start, rows in pieces)
+    shape = [starts[-1], *view.shape[1:]]
+    return Target(view, {}, shape, spec.optional, sections=sections)
 
 
 def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:
@@ -204,7 +217,10 @@ def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: 
         raise ValueError(
             f"{name!r} in {file} has shape {info.shape}; config.json asks for {target.shape}"
         )
-    if target.cuts:
+    if target.sections:
+        pieces = [tensors.get_slice(name)[(rows,)] for rows in target.sections]
+        copy_weight(target.view, torch.cat(pieces), name, file)
+    elif target.cuts:
         copy_slice(target, tensors, name, file)
     else:
         copy_weight(target.view, tensors.get_tensor(name).reshape(shape), name, file)
