@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.families.layers import report
 from benchmarks.families.record import read, record
 from benchmarks.families.tiny import FAMILIES, write
 from benchmarks.families.ways import WAYS, go
@@ -35,10 +36,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="families; all by default")
     parser.add_argument("--record", action="store_true", help="ask transformers anew")
+    parser.add_argument(
+        "--layer",
+        metavar="FAMILY",
+        help="which layer of this family, or of the checkpoint in this folder, is the first that "
+        "computes something else than transformers' does",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("mini_vllm").setLevel(logging.ERROR)
     names = args.names or list(FAMILIES)
+    asked = names if args.layer is None or Path(args.layer).is_dir() else [args.layer]
+    if unknown := sorted({*asked} - {*FAMILIES}):
+        parser.error(f"there is no family {unknown[0]!r}; there are {', '.join(FAMILIES)}")
+    if args.layer is not None:
+        print(report(args.layer))
+        return
     if args.record:
         record(names)
     answers, is_right = read(), True
@@ -59,6 +72,8 @@ def main() -> None:
                     cells.append("!refused")
         print(f"{name:<20}", *(f"{text:<11}" for text in cells), flush=True)
         is_right = is_right and not any(text.startswith("!") for text in cells)
+    if not is_right:
+        print("\n! differs; --layer FAMILY finds the first layer that does")
     sys.exit(0 if is_right else 1)
 
 

@@ -33,30 +33,30 @@ def pool(kind: str, *chunks: list[float]) -> Any:
 
 
 def test_17_10_the_last_token() -> None:
-    """Only it has seen everything."""
+    """LAST: the state of the last token, which alone has seen everything."""
     expect(pool("LAST", [1.0, 2, 3], [4.0, 5]), [None, [5.0]], at="LAST of 1 2 3 | 4 5")
 
 
 def test_17_10_the_first_token() -> None:
-    """The prompt's, not the chunk's."""
+    """CLS: the state of the prompt's first token, not of the chunk's."""
     expect(pool("CLS", [1.0, 2, 3], [4.0, 5]), [None, [1.0]], at="CLS of 1 2 3 | 4 5")
     expect(pool("CLS", [7.0, 2]), [[7.0]], at="CLS of 7 2 in one chunk")
 
 
 def test_17_10_the_mean_of_all_chunks() -> None:
-    """(1 + 2 + 3 + 4 + 5) / 5, not the mean of the last chunk, nor of two means."""
+    """MEAN: (1 + 2 + 3 + 4 + 5) / 5, not the mean of the last chunk, nor of two means."""
     expect(pool("MEAN", [1.0, 2, 3], [4.0, 5]), [None, [3.0]], at="MEAN of 1 2 3 | 4 5")
     found = pool("MEAN", [8.0], [1.0], [3.0])
     expect(found, [None, None, [4.0]], at="MEAN of 8 | 1 | 3")
 
 
 def test_17_10_all_states() -> None:
-    """In their order; for tasks that judge each token."""
+    """Any other kind: all states in their order, for tasks that judge each token."""
     expect(pool("ALL", [1.0, 2], [3.0]), [None, [1.0, 2.0, 3.0]], at="ALL of 1 2 | 3")
 
 
 def test_17_10_a_request_that_begins_anew() -> None:
-    """It was preempted behind its first chunk: what was kept is forgotten."""
+    """A request that was preempted begins anew: what was kept is forgotten."""
     for kind, wanted in (("MEAN", [5.0]), ("CLS", [4.0]), ("ALL", [4.0, 6.0])):
         kept: list[Tensor] = []
         pool_chunk(kind, states(1.0), 1, 2, kept)
@@ -66,7 +66,7 @@ def test_17_10_a_request_that_begins_anew() -> None:
 
 
 def test_17_10_little_is_kept() -> None:
-    """One row for CLS and MEAN, and none for LAST."""
+    """What is kept is one row for CLS and MEAN, and none for LAST."""
     for kind, rows in (("CLS", 1), ("MEAN", 1), ("LAST", 0)):
         kept: list[Tensor] = []
         for end in (3, 6, 9):
@@ -76,7 +76,7 @@ def test_17_10_little_is_kept() -> None:
 
 
 def test_17_10_a_mean_is_float32() -> None:
-    """In bfloat16, 256 + 1 is 256."""
+    """A mean is summed in float32: in bfloat16, 256 + 1 is 256."""
     kept: list[Tensor] = []
     pool_chunk("MEAN", torch.full((256, 1), 1.0).bfloat16(), 256, 257, kept)
     result = pool_chunk("MEAN", torch.ones(1, 1).bfloat16(), 257, 257, kept)

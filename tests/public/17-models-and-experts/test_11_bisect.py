@@ -20,24 +20,24 @@ def search(num_layers: int, first: int) -> tuple[int | None, list[int]]:
 
 
 def test_17_11_every_layer_may_be_the_first() -> None:
-    """Of eight."""
+    """Each of eight layers may be the first that differs."""
     found = [search(8, first)[0] for first in range(8)]
     expect(found, [*range(8)], at="8 layers, of which the first, second, ... differs")
 
 
 def test_17_11_none_differs() -> None:
-    """None, which is not 0 and not the last."""
+    """If none differs the answer is None, which is not 0 and not the last layer."""
     expect(search(8, 8)[0], None, at="8 layers, all right")
     expect(search(1, 1)[0], None, at="1 layer, right")
 
 
 def test_17_11_one_layer() -> None:
-    """It is the first, or there is none."""
+    """A model of one layer: that one differs, or none."""
     expect(search(1, 0)[0], 0, at="1 layer, wrong")
 
 
 def test_17_11_no_layers() -> None:
-    """Nothing to ask."""
+    """Without layers `differs` is not called."""
     expect(search(0, 0), (None, []), at="0 layers")
 
 

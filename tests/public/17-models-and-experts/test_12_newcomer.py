@@ -32,7 +32,7 @@ def test_17_12_the_experts_of_the_config() -> None:
 
 
 def test_17_12_every_layer_has_experts() -> None:
-    """However many there are."""
+    """`parts` builds experts in every layer, however many layers there are."""
     for layers in (1, 5):
         parts = flex_olmo.parts(CONFIG | {"num_hidden_layers": layers})
         kinds = [parts.feed_forward(index) for index in range(layers)]
@@ -40,7 +40,7 @@ def test_17_12_every_layer_has_experts() -> None:
 
 
 def test_17_12_layer_by_layer(newcomer: Any) -> None:
-    """The first layer that differs is where to look."""
+    """Behind each layer stands what transformers says; the first that differs is where to look."""
     try:
         ours = newcomer.layer_states()
     except ValueError as error:  # a tensor that our model lacks, or that the file lacks
@@ -53,7 +53,7 @@ def test_17_12_layer_by_layer(newcomer: Any) -> None:
 
 
 def test_17_12_answers_of_transformers(newcomer: Any) -> None:
-    """Greedy tokens, in one batch."""
+    """The greedy tokens of three prompts in one batch are transformers'."""
     try:
         found = newcomer.generate()
     except ValueError as error:

@@ -53,7 +53,7 @@ def test_17_1_the_first_layers_are_dense() -> None:
 
 
 def test_17_1_a_list_of_dense_layers() -> None:
-    """Those that are there; the answer ascends."""
+    """Of a list of dense layers count those that are there; the answer ascends."""
     expect(dense_layers(config(mlp_only_layers=[4, 1, 9])), (1, 4), at="mlp_only_layers 4, 1, 9")
 
 

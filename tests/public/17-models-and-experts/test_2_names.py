@@ -9,7 +9,7 @@ LLAMA = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj
 
 
 def test_17_2_what_a_stack_holds() -> None:
-    """In the order of its rows."""
+    """The parts of a stack come in the order of its rows."""
     found = projections("model.layers.3.self_attn.qkv_proj.weight", LLAMA)
     base = "model.layers.3.self_attn."
     expect(found, [f"{base}{x}_proj.weight" for x in "qkv"], at="qkv_proj of layer 3")
@@ -22,7 +22,7 @@ def test_17_2_biases_and_scales_too() -> None:
 
 
 def test_17_2_what_is_no_stack_keeps_its_name() -> None:
-    """One name, in a list."""
+    """A name that is no stack stays alone, in a list."""
     name = "model.layers.0.self_attn.o_proj.weight"
     expect(projections(name, LLAMA), [name], at="o_proj")
 

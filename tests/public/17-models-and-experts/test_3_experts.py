@@ -34,7 +34,7 @@ def test_17_3_interleaved() -> None:
 
 
 def test_17_3_a_projection_alone_has_all_rows() -> None:
-    """Also where gate and up are interleaved."""
+    """A projection alone has all rows, also where gate and up are interleaved."""
     found = {name: [*range(5)[rows]] for name, rows in rows_of("down_proj", 5, True).items()}
     expect(found, {"down_proj": [0, 1, 2, 3, 4]}, at="down_proj of 5 rows")
 

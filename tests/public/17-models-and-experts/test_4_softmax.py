@@ -57,7 +57,7 @@ def test_17_4_weights_are_float32(lab: Any) -> None:
 
 
 def test_17_4_the_logits_stay() -> None:
-    """Others may read them."""
+    """The logits stay as they are: others may read them."""
     logits = LOGITS.clone()
     fused_topk(logits, 2, True)
     topk_softmax(logits, 2)

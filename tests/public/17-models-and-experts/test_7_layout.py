@@ -56,7 +56,7 @@ def test_17_7_behind_the_end_stand_no_pairs() -> None:
 
 
 def test_17_7_all_is_int32() -> None:
-    """What kernels read."""
+    """All three results are int32, which is what kernels read."""
     found = [str(x.dtype) for x in moe_align_block_size(IDS, 4, 9)]
     expect(found, ["torch.int32"] * 3, at="dtypes")
     found = [str(x.dtype) for x in moe_align_block_size(IDS.int(), 4, 9)]

@@ -27,7 +27,7 @@ def test_17_9_a_full_pack_takes_no_more() -> None:
 
 
 def test_17_9_the_first_of_equal_ones() -> None:
-    """An empty pack is as good as another."""
+    """Of equally light packs the first gets the next thing."""
     expect(packing([4, 3, 2, 1, 0, 0], 3), [0, 2, 4, 5, 3, 1], at="loads 4 3 2 1 0 0, three packs")
 
 
@@ -52,13 +52,13 @@ def test_17_9_a_copy_counts() -> None:
 
 
 def test_17_9_no_copies() -> None:
-    """As many places as experts."""
+    """As many places as experts: none has a copy."""
     experts, counts = replicate_experts(np.array([2.0, 0.0]), 2)
     expect((experts.tolist(), counts.tolist()), ([0, 1], [1, 1]), at="loads 2 0, two places")
 
 
 def test_17_9_the_loads_stay() -> None:
-    """They belong to the caller."""
+    """The loads stay as they are: they belong to the caller."""
     loads = np.array([3.0, 1.0, 2.0, 4.0])
     balanced_packing(loads, 2)
     replicate_experts(loads, 6)

@@ -28,7 +28,7 @@ def kind(platform: Any) -> str | None:
 
 
 def test_19_10_the_functions_of_the_group(plug: Any) -> None:
-    """By name, in the order in which they are installed."""
+    """The group's functions by name, in the order in which they are installed."""
     plug(("b", "toy"), ("a", "other"))
     found = load_plugins_by_group(PLATFORM_PLUGINS_GROUP)
     expect(list(found), ["b", "a"], at="plugins b and a: loaded")

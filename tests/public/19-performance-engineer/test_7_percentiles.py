@@ -62,7 +62,7 @@ def test_19_7_the_last_bucket_has_no_end() -> None:
 
 
 def test_19_7_the_exact_one_lies_between() -> None:
-    """Of 200 latencies, for every percentile."""
+    """The exact percentile of 200 latencies lies in the bucket that is named, for every percent."""
     rng = random.Random(1)
     values = [rng.lognormvariate(0.0, 1.0) for _ in range(200)]
     lows = [0.0, *ENDS[:-1]]

@@ -32,7 +32,7 @@ def test_19_8_a_wait_between_two_intervals() -> None:
 
 
 def test_19_8_what_was_measured_comes_first() -> None:
-    """In its order; the list that was given stays as it was."""
+    """What was measured comes first, in its order; the list that was given stays as it was."""
     given = [3.0, 0.5, 2.0]
     expect(rounded(with_omitted(given, 1.0))[:3], [3.0, 0.5, 2.0], at="latencies 3, 0.5, 2: begin")
     expect(given, [3.0, 0.5, 2.0], at="the latencies afterwards")
@@ -52,7 +52,7 @@ def test_19_8_the_p99_of_a_service_that_hung() -> None:
 
 
 def test_19_8_an_interval_of_nothing_is_refused() -> None:
-    """It would hide endlessly many."""
+    """An interval of 0 is refused: it would hide endlessly many requests."""
     for interval in (0.0, -1.0):
         with pytest.raises(ValueError):
             with_omitted([1.0], interval)

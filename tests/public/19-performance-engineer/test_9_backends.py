@@ -47,7 +47,7 @@ def test_19_9_what_is_not_there_is_a_reason(backends: Any) -> None:
 
 
 def test_19_9_the_platform_names_the_best_first(backends: Any) -> None:
-    """Its order, not that of the table; the others come with all their reasons."""
+    """Backends come in the platform's order, not the table's; the others with all their reasons."""
     platform = backends.platform("old", "quick", "steady")
     valid, refused = get_valid_backends(platform, backends.config)
     expect(valid, ["old", "steady"], at="old, quick, steady are offered: valid")
@@ -68,7 +68,7 @@ def test_19_9_the_best_is_taken(backends: Any) -> None:
 
 
 def test_19_9_who_asks_gets_what_was_asked_for(backends: Any) -> None:
-    """Also where a better one is there."""
+    """The backend that was asked for is taken, also where a better one is there."""
     got = get_attn_backend_cls(backends.platform("steady", "old"), "old", backends.config)
     expect(got, backends.old, at="old is asked for: class")
 
