@@ -1,4 +1,4 @@
-"""What a run was worth to its users, and to whoever pays for the machine."""
+"""What a run gave its users, and what it cost in machine time."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
 
 def _write_beside(path: Path, content: str | bytes) -> Path:
     """A new file next to `path`, with its permissions: what is missing is one `os.replace`. A
-    refusal names `path`, which somebody knows, and not that file."""
+    refusal names `path`, which the caller gave, and not that file."""
     name = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,8 +37,8 @@ def indented(text: str, indent: str) -> str:
 
 
 def unresolved_merge(text: str, broken: bool = False) -> int:
-    """The line of the first mark that a merge has left, also one that somebody has forgotten to
-    delete; 0 if there is none.
+    """The line of the first mark that a merge has left, also one that was left by
+    mistake; 0 if there is none.
 
     Args:
         broken: the text is not Python, so that the marks between the two sides count as well. In a

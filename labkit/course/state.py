@@ -24,7 +24,7 @@ ROWS: dict[str, type] = {"hints": int}
 
 
 class State:
-    """Reads the file when made; each change writes it. What somebody has damaged counts as not
+    """Reads the file when made; each change writes it. A damaged part counts as not
     there, and is kept beside it when the file is written anew.
 
     Attributes:

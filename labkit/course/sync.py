@@ -2,7 +2,7 @@
 
 `labs/.skeletons.json` (committed) holds, for each generated lab file, git's blob id of the skeleton
 it was last generated from. A lab file with that id is untouched and may be regenerated; any other
-is somebody's work. When the skeleton changes, git still has the old one under its id: it is the
+holds a learner's work. When the skeleton changes, git still has the old one under its id: it is the
 common base of a three-way merge, which `labkit.course.update` makes.
 """
 
@@ -121,7 +121,7 @@ def sync(course: Course) -> list[Change]:
 
 
 def check(course: Course, strict: bool = False) -> list[Change]:
-    """What `sync` would change. `strict` (for CI) also reports lab files that somebody has
+    """What `sync` would change. `strict` (for CI) also reports lab files that were
     edited."""
     record, problems = read_record(course.root), list[Change]()
     expected: set[str] = set()

@@ -278,7 +278,7 @@ def _conclude(root: Path, before: Mapping[str, str], conflicts: Mapping[str, str
 
     Args:
         conflicts: lab file -> the learner's text, which is committed as it was: marks of a merge
-            are in the folder alone, for her to mend.
+            are in the folder alone, for the learner to mend.
     """
     if git(root, "rev-parse", "-q", "--verify", "MERGE_HEAD") is None:
         return []

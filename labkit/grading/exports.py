@@ -31,7 +31,7 @@ from labkit.grading.result import GradeResult, GroupRecord, ResultError, load
 
 VISIBILITIES = ("visible", "after_due_date", "after_published", "hidden")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A cell that begins so is a formula to a spreadsheet; a student chooses her folder's name."""
+"""A cell that begins so is a formula to a spreadsheet; a student chooses the folder's name."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 

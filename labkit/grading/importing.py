@@ -2,7 +2,7 @@
 
 In a worker one file imports the next, so one that raises, hangs or ends the process takes others
 with it. Each is tried alone, among the reference's files, in a sandbox as strong as the grade's.
-That runs in a child, as everything of a hand-in does that could end whoever asks:
+That runs in a child, because code of a hand-in could end the process that loads it:
 `python -m labkit.grading.importing ROOT SLUG RUNG MAPPING SUSPECT…` prints one JSON object.
 """
 

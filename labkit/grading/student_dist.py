@@ -1,4 +1,4 @@
-"""`make student-dist`: the tree that an instructor hands out, and the key that stays with her.
+"""`make student-dist`: the tree that an instructor hands out, and the key, which is not handed out.
 
     python -m labkit student-dist --out ../handout    # writes ../handout and ../handout.key
     python -m labkit unseal ../handout.key            # inside that tree: opens its hidden pack
@@ -39,7 +39,7 @@ KEPT_TESTS = (
     "tests/conformance",
     "tests/corpora/upstream_bugs",
 )
-"""Of the tests only these: a folder that somebody adds is secret until it is named here."""
+"""Of the tests only these: a new folder is secret until it is named here."""
 PACK = "tests/hidden.sealed"
 WORKFLOW = ".github/classroom/autograding.yml"
 

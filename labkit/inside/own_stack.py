@@ -29,7 +29,7 @@ def start() -> Callable[..., Any]:
     """A thread for calls; returns the function that has it do one and gives back its result.
 
     Garbage is looked for while a call runs, and not between calls: finalizers run on the stack of
-    whoever finds it.
+    the call that finds it.
     """
     begin, rest = gc.enable, gc.disable
     rest()
@@ -66,8 +66,8 @@ def start() -> Callable[..., Any]:
 
 
 def hide() -> None:
-    """In a sandbox, before the learner's code is loaded: whoever imports a module of labkit gets
-    another copy than the one that runs, and nobody may ask for all objects or frames."""
+    """In a sandbox, before the learner's code is loaded: an import of a module of labkit gives
+    another copy than the one that runs, and no code may ask for all objects or frames."""
     forbidden, own, refusal = FORBIDDEN, INTERPRETER, RuntimeError
 
     def hook(event: str, told: Any) -> None:

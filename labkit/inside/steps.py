@@ -1,7 +1,7 @@
 """What a worker does on the learner's stack: one step of a program, or of a scenario.
 
-Nothing here raises, and nothing here knows the pipe or the request's name: whoever walks up from a
-learner's function finds these frames, and behind them only `labkit.inside.own_stack`.
+Nothing here raises, and nothing here knows the pipe or the request's name: code that walks
+up from a learner's function finds these frames, and behind them only `labkit.inside.own_stack`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SCENARIOS = (
 is imported when it is first asked for, and a worker that lacks it cannot be asked."""
 _running: Iterator[Any] = iter(())
 _values: dict[int, Any] = {}
-"""What the steps of a program have made. It is here, and not with whoever asks for them: what is
-let go of is finalized on the stack of whoever lets go."""
+"""What the steps of a program have made. It is kept here, and not by the caller, because a
+value is finalized on the stack of the code that lets it go."""
 
 
 def find_names(targets: list[str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What the learner's files raised in a test and somebody else caught: an engine that answers with
+"""What the learner's files raised in a test and other code caught: an engine that answers with
 the error, a task whose result is not asked for, a thread. The test then sees its traces only.
 
 Used while a failed test runs for the second time, since to trace each line costs time.

@@ -123,7 +123,7 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
 
 
 def _too_much_problem(shown: str, phase: Phase) -> Problem:
-    """Of a file that ends whoever reads it, or takes ever so long."""
+    """Of a file that ends the process which reads it, or takes too long."""
     limits = f"{readable.MOST_SECONDS:g} s and {readable.MOST_MB} MB"
     why = "Is one expression, or one nesting of statements, thousands of parts long?"
     todo = f"write it as several statements, then make lab-{phase.number}"

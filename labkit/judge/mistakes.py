@@ -146,8 +146,8 @@ def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | No
     """The mutant that the learner has probably made; None if it may be another, or none of them.
 
     One with an endless loop is not run again to be sure. Of several whose failures are the
-    learner's, the one that fails the first of these tests with her very values is meant, if it is
-    the only one.
+    learner's, the one that fails the first of these tests with the same values is meant, if it is the
+    only one.
     """
     alike = [mutant for mutant in candidates(result) if _may_be_hers(result.phase, mutant, mapping)]
     if len(alike) > MOST_ALIKE:
@@ -221,9 +221,9 @@ def _recorded_alike(result: public.PhaseResult, alike: Sequence[Mutant]) -> list
 
 
 def _needs_words(failed: public.Test, among: int) -> bool:
-    """Whether a mistake must fail with the learner's very words to be hers: where several fail the
-    same tests, and where an error ended the test before a value was compared. Its kind alone, such
-    as ValueError, fits many mistakes. What a kernel's fault says names a line of her file."""
+    """Whether a mistake must fail with the learner's very words to be the learner's: where several
+    fail the same tests, and where an error ended the test before a value was compared. Its kind
+    alone, such as ValueError, fits many mistakes. A kernel's fault names a line of the file."""
     bare = "at" not in failed.detail and failed.detail.get("error") != "KernelFault"
     return among > 1 or bare
 
@@ -248,8 +248,8 @@ def _is_yes_or_no(failed: public.Test) -> bool:
 
 
 def _is_hers(result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant) -> bool:
-    """Whether the mutant fails all tests of its task that the learner fails, each as she does; and
-    there are values among them, or tests that she passes."""
+    """Whether the mutant fails all tests of its task that the learner fails, each in the same
+    way; and there are values among them, or tests that the learner passes."""
     own = [test for test in result.tests if test.task == mutant.exercise]
     mine = {test.id: test for test in own if test.outcome == "failed"}
     if all(map(_is_yes_or_no, mine.values())):
@@ -264,8 +264,8 @@ def _is_hers(result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mut
 def _fails_alike(
     result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant, among: int
 ) -> bool:
-    """Whether the mutant, one of `among`, fails the learner's first failing test as she does: with
-    the same value where values are compared, else with the same words."""
+    """Whether the mutant, one of `among`, fails the learner's first failing test in the same way:
+    with the same value where values are compared, else with the same words."""
     first = _first_failed(result, mutant)
     if first is None:
         return False

@@ -254,7 +254,7 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
 
 
 def _visible(value: Any) -> Any:
-    """A text that is nothing, or begins or ends with blanks, in quotes: else nobody sees it."""
+    """A text that is nothing, or begins or ends with blanks, in quotes: else it cannot be seen."""
     return repr(value) if type(value) is str and value != (value.strip() or None) else value
 
 

@@ -1,4 +1,4 @@
-"""Which name somebody has probably meant who wrote one that is not there. Python says so itself,
+"""Which name was probably meant by one that does not exist. Python says so itself,
 but only where it prints a whole traceback."""
 
 from __future__ import annotations

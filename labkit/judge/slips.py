@@ -1,5 +1,5 @@
-"""What Python takes and hardly anybody means: a loop that returns in its first round, `=+`, an
-error that is made and not raised, a copy that nobody keeps. Told beside a test that has failed."""
+"""What Python takes and is hardly ever meant: a loop that returns in its first round, `=+`, an
+error that is made and not raised, a copy that is not kept. Told beside a test that has failed."""
 
 from __future__ import annotations
 

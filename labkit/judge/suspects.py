@@ -190,8 +190,8 @@ def _outer(name: str) -> str:
 
 def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
     """The innermost line of the traceback in a function of the task, or in one of the learner's
-    own: a helper, or given code that she has changed. What is given, and other tasks, only pass on
-    what this task got wrong."""
+    own: a helper, or given code that the learner has changed. What is given,
+    and other tasks, only pass on what this task got wrong."""
     frames = [f for f in test.detail.get("frames", []) if f[0].startswith(str(phase.labs))]
     others = {name for each in phase.exercises for name in each.functions}
     for module in phase.modules if frames else ():

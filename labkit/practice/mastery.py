@@ -1,4 +1,4 @@
-"""How far somebody has come in a phase: built, debugged, changed, predicted."""
+"""How far a learner has come in a phase: built, debugged, changed, predicted."""
 
 from __future__ import annotations
 

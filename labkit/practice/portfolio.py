@@ -41,7 +41,7 @@ class Shown:
         runs: a title, the learner's value, the reference's.
         others: other engines on the same prompts, and their tokens a second.
         recording: a run with the learner's modules, as the inspector reads it.
-        arena: a contest, the learner's value, and that of whom she was measured against.
+        arena: a contest, the learner's value, and that of the engine it was measured against.
     """
 
     runs: Sequence[Row] = ()

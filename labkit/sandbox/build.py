@@ -267,7 +267,7 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 def view(folder: Path, phase: Phase, python: str) -> View:
-    """What a worker in `folder` may see. The checkout is secret, and so is an engine that somebody
+    """What a worker in `folder` may see. The checkout is secret, and so is an engine that was
     installed beside the packages."""
     sites = site_folders()
     installed = [site / name for site in sites for name in packages_of(phase)]

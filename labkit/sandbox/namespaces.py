@@ -6,8 +6,8 @@ The program sees a new root that holds `readable` (for reading), `scratch` (for 
 of limited size), /dev/null and its like, and its own /proc. Everything else does not exist for it:
 hidden tests, solutions, other users' files. `hidden` is covered even where it lies below something
 readable. It is process 1 of its world: when it ends, all its children end, and no process outside
-can be named by it. SIGTERM lets this process end it, and so does the end of the grader; whoever
-kills this process instead may leave the program behind, which can give up dying with its parent.
+can be named by it. SIGTERM lets this process end it, and so does the end of the grader; a kill
+of this process instead may leave the program behind, which can give up dying with its parent.
 
 Run by root it needs no user namespace and gives the program another uid; run by anyone else it
 makes a user namespace, which some systems forbid. Standard library only; it exits with 125 and one

@@ -1,4 +1,4 @@
-"""Says what runs a lab file that somebody has given to Python itself, in place of a traceback.
+"""Says what runs a lab file that was given to Python itself, in place of a traceback.
 
 Set-up puts a copy of this file into `.venv`, where it runs whenever that Python starts: a skeleton
 stays free of it, and so does the engine. It imports what a start has loaded anyway.

@@ -13,7 +13,7 @@ SPINS = 200
 
 
 class Stuck(Exception):
-    """Somebody waits for what will never come, or runs in circles."""
+    """A task waits for what will never come, or runs in circles."""
 
 
 async def turns(count: int = TURNS) -> None:
@@ -32,8 +32,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def named(error: BaseException) -> str:
-    """An error as text; that of a function nobody has written, or of a name that nobody has made,
-    is raised: its line is what helps."""
+    """An error as text; that of a function that is not written yet, or of a name that does not
+    exist, is raised: its line is what helps."""
     if isinstance(error, NotImplementedError | NameError):
         raise error
     return f"{type(error).__name__}: {error}".removesuffix(": ")

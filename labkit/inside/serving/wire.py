@@ -75,7 +75,7 @@ def race(
     """Work that takes so many turns beside a client that leaves after so many (-1: never).
 
     `fails`: the work raises. `cleanup`: turns that it needs once it is cancelled. `cancelled`:
-    turns after which whoever waits for the race is cancelled.
+    turns after which the task that waits for the race is cancelled.
     """
     from mini_vllm.entrypoints.openai.sse import with_cancellation
 

@@ -39,7 +39,7 @@ def _normal(generator: torch.Generator, device: torch.device, *shape: int) -> Te
 def _pages(
     generator: torch.Generator, device: torch.device, requests: int, length: int
 ) -> dict[str, Any]:
-    """Caches full of random numbers and shuffled block tables; block 0 belongs to nobody."""
+    """Caches full of random numbers and shuffled block tables; block 0 belongs to no request."""
     blocks = -(-length // BLOCK)
     shape = (requests * blocks + 1, BLOCK, KV_HEADS, DIM)
     order = torch.randperm(requests * blocks, generator=generator, device=device) + 1

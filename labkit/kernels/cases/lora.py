@@ -42,15 +42,15 @@ def mapping_of(draw: Draw, counts: Sequence[int], base: int) -> Tensor:
 def segments(mapping: Tensor, padding: int) -> dict[str, Tensor]:
     """The lists that a step brings: rows sorted by slot, and where each segment begins.
 
-    Behind the last segment stand `padding` more that are nobody's.
+    Behind the last segment stand `padding` more that belong to no request.
     """
     ids, counts = mapping.unique(return_counts=True)
     order = mapping.argsort(stable=True)
-    nobody = torch.full((padding,), -1)
+    no_adapter = torch.full((padding,), -1)
     starts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
     return {
         "order": torch.cat((order, torch.full((3,), IMPOSSIBLE_ROW))).int(),
-        "lora_ids": torch.cat((ids, nobody)).int(),
+        "lora_ids": torch.cat((ids, no_adapter)).int(),
         "num_tokens": torch.cat((counts, torch.zeros(padding))).int(),
         "starts": torch.cat((starts, torch.zeros(padding))).int(),
     }
@@ -246,7 +246,7 @@ SHRINK = (
          shrink([4, 5], 2, 70, 16, size=1 / VAST)),
     Case("tiles", "other tiles than the launcher's", "float32",
          shrink([9, 20], 2, 100, 24, 2, tiles={"IN_TILE": 32})),
-    Case("empty", "segments of nobody before and behind", "bfloat16",
+    Case("empty", "segments of no request before and behind", "bfloat16",
          shrink([0, 4, 0, 0, 6], 3, 64, 16, padding=3)),
     Case("traffic", "64 rows of 8 adapters, rank 16 of 512", "bfloat16",
          shrink([8] * 8, 0, 512, 16, strided=False), graded=True),
@@ -427,7 +427,7 @@ EXPAND = (
          expand([33_001], 0, [16], 8, padding=0), long=True),
     Case("wide-slices", "slices of 70,000 and 300", "float32",
          expand([7], 1, [70_000, 300], 8, padding=0), long=True),
-    Case("empty", "segments of nobody before and behind", "bfloat16",
+    Case("empty", "segments of no request before and behind", "bfloat16",
          expand([0, 4, 0, 0, 6], 3, [64], 16, padding=3)),
     Case("traffic", "64 rows of 8 adapters, rank 16, 512 columns", "bfloat16",
          expand([8] * 8, 0, [512], 16, strided=False), graded=True),

@@ -141,7 +141,7 @@ APPLY_TOKEN_BITMASK = (
          mask(1, 32, batch=1, slices=())),
     Case("one", "one token", "float32", mask(1, 1, batch=1)),
     Case("tail", "33 tokens: a second word with one bit", "float32", mask(2, 33)),
-    Case("almost", "31 tokens: the last bit is nobody's", "float16", mask(3, 31)),
+    Case("almost", "31 tokens: the last bit stands for no token", "float16", mask(3, 31)),
     Case("rows", "masked rows in any order, others in between", "bfloat16", mask(None, 200)),
     Case("tile", "1,024 tokens", "float32", mask(2, 1024)),
     Case("over", "1,025 tokens: one more than a tile", "float16", mask(2, 1025)),

@@ -28,7 +28,7 @@ class Pages:
     Args:
         seq_lens: tokens of each request.
         first_visible: the first position of each that its queries see; None = 0. Blocks in which
-            no position is visible are nobody's.
+            no position is visible belong to no request.
         shared: how many leading blocks all requests have in common.
         num_blocks: None = a few more than are needed. More than 2^31 elements are allocated lazily,
             and the blocks in use lie at the end.

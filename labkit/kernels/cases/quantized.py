@@ -519,7 +519,7 @@ STORE_KV_INT8 = (
 
 
 class BytePages(Pages):
-    """Pages of int8 heads with their scales; slots that nobody may see hold a scale of NaN."""
+    """Pages of int8 heads with their scales; slots that no query may see hold a scale of NaN."""
 
     def _cache(self, draw: Draw, dtype: torch.dtype, total: int, heads: int, dim: int) -> Tensor:
         shape = (total, self.block_size, heads, dim + SCALE_BYTES)

@@ -108,7 +108,7 @@ def cheats() -> list[Cheat]:
 def usual_of(spec: str) -> dict[str, dict[str, list[int | float]]]:
     """By kernel and parameter: the value that most cases of a spec pass, tiles left out.
 
-    Tiles are the launcher's choice, and addresses nobody's.
+    The launcher chooses tiles; addresses are left to chance.
     """
     passed: dict[str, dict[str, Counter[int | float]]] = {}
     for case in cases_of(spec):

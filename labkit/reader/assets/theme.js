@@ -1,4 +1,4 @@
-/* Dark or light: the system's choice until somebody chooses. */
+/* Dark or light: the system's choice until the reader chooses. */
 function toggleTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -18,7 +18,7 @@ __all__ = ["DiagramError", "draw"]
 
 
 WIDEST = 640
-"""Pixels: the width of a column of text. A wider drawing would shrink until nobody can read it."""
+"""Pixels: the width of a column of text. A wider drawing would shrink until it cannot be read."""
 
 
 def _fitting(graph: Graph) -> Drawing:
