@@ -146,8 +146,8 @@ def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | No
     """The mutant that the learner has probably made; None if it may be another, or none of them.
 
     One with an endless loop is not run again to be sure. Of several whose failures are the
-    learner's, the one that fails the first of these tests with the same values is meant, if it is the
-    only one.
+    learner's, the one that fails the first of these tests with the same values is meant, if it
+    is the only one.
     """
     alike = [mutant for mutant in candidates(result) if _may_be_hers(result.phase, mutant, mapping)]
     if len(alike) > MOST_ALIKE:
