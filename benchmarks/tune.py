@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import random
 import sys
@@ -32,6 +33,10 @@ from mini_vllm.observability.experiments import (
 
 BUDGETS = (64, 256, 1024, 2048)
 SEQS = (8, 32, 128)
+RATE = 4.0
+"""Requests a second, if nothing is said."""
+MANY = 1000
+"""Requests by which a story's own rate is known."""
 TURNS = 4
 """Pairs of the comparison at the end: each runs both configurations with the most requests."""
 
@@ -140,14 +145,22 @@ def _serve(
     return percentile(ttft, 99), percentile(tpot, 50)
 
 
-def measure_arena(workload: str = "documents", speed: float = 1.0) -> Measure:
-    """Measures the real scheduler on the arena's clock, where threads change nothing."""
+def measure_arena(
+    workload: str = "documents", speed: float = 1.0, rate: float | None = None
+) -> Measure:
+    """Measures the real scheduler on the arena's clock, where threads change nothing.
+
+    The story's requests arrive `speed` times as fast as it tells, or `rate` a second.
+    """
     from labkit.arena.cost import DEFAULT, load_model
     from labkit.arena.simulator import simulate
     from labkit.arena.workloads import WORKLOADS
     from mini_vllm.core.scheduler import Scheduler
 
     world, cost = WORKLOADS[workload], load_model(DEFAULT)
+    if rate is not None:
+        story = list(world.arrivals(0, MANY))
+        speed = rate * story[-1].time / len(story)
 
     def measure(settings: Settings, requests: int) -> tuple[float, float]:
         limits = replace(
@@ -205,17 +218,26 @@ def main(argv: Sequence[str]) -> int:
     """Search, and print every measurement. 1: no configuration holds the promise."""
     parser = argparse.ArgumentParser(prog="labkit tune", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="storyteller", help="folder or name (storyteller)")
-    parser.add_argument("--rate", type=float, default=4.0, help="requests a second (4)")
+    parser.add_argument(
+        "--rate", type=float, help="requests a second (4; with --arena as its story has them)"
+    )
     parser.add_argument("--ttft-p99", type=float, default=0.5, help="promised seconds (0.5)")
     parser.add_argument("--tpot-p50", type=float, default=0.02, help="promised seconds (0.02)")
     parser.add_argument("--requests", type=int, default=32, help="of the last round (32)")
     parser.add_argument("--arena", action="store_true", help="the arena's clock, no model")
     options = parser.parse_args(argv)
-    if min(options.rate, options.ttft_p99, options.tpot_p50) <= 0 or options.requests < 4:
-        parser.error("rate, ttft-p99 and tpot-p50 must be above 0, and requests at least 4")
+    for name in ("rate", "ttft_p99", "tpot_p50"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            parser.error(f"--{name.replace('_', '-')} is {value:g}; it must be a number above 0")
+    if options.requests < 4:
+        parser.error(f"--requests is {options.requests}; it must be at least 4")
     promise = Promise(options.ttft_p99, options.tpot_p50)
     cores = 1 if options.arena else os.cpu_count() or 1
-    measure = measure_arena() if options.arena else measure_engine(options.model, options.rate)
+    if options.arena:
+        measure = measure_arena(rate=options.rate)
+    else:
+        measure = measure_engine(options.model, options.rate or RATE)
     configs = grid(cores)
     if not options.arena and (busy := others()):
         print(f"note: {busy}; close other programs, or noise decides")

@@ -338,7 +338,7 @@ def run(
 def profile(
     phase: str = typer.Argument("", help="your modules of a phase in the engine; none: ours"),
     out: str = typer.Option("profile.html", help="the page to write"),
-    tokens: int = typer.Option(100, help="of each of four answers"),
+    tokens: int = typer.Option(100, min=1, help="of each of four answers"),
     save: str = typer.Option("", help="a folder that the figures are written to, as files"),
 ) -> None:
     """Where a run's time goes: a page with the flame graphs of host and device."""

@@ -31,11 +31,29 @@ def test_budgets_hold_a_token_for_each_request() -> None:
     assert {one.num_threads for one in found} == {1, 2, 4} and len(set(found)) == len(found) == 33
 
 
-@pytest.mark.parametrize("words", [["--rate", "0"], ["--ttft-p99", "-1"], ["--requests", "1"]])
-def test_what_cannot_be_asked_for(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--rate 0", "--rate is 0; it must be a number above 0"),
+        ("--ttft-p99 -1", "--ttft-p99 is -1; it must be a number above 0"),
+        ("--ttft-p99 nan", "--ttft-p99 is nan; it must be a number above 0"),
+        ("--tpot-p50 inf", "--tpot-p50 is inf; it must be a number above 0"),
+        ("--requests 1", "--requests is 1; it must be at least 4"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        tune.main(words)
-    assert "must be above 0, and requests at least 4" in capsys.readouterr().err
+        tune.main(words.split())
+    assert says in capsys.readouterr().err
+
+
+def test_the_arena_has_a_rate_too() -> None:
+    """Without one it is the story's own."""
+    settings = Settings(256, 32, 1)
+    own, calm, busy = (tune.measure_arena(rate=rate)(settings, 100) for rate in (None, 1.0, 1000.0))
+    assert calm[0] <= own[0] < busy[0]
 
 
 def test_the_engine_is_measured_from_when_requests_are_due() -> None:
