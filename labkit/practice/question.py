@@ -69,6 +69,11 @@ def _bare(text: str) -> str:
     return " ".join(re.sub(r"[][(),;]|\band\b", " ", text).split())
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 token", "12 tokens" """
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
 Maker = Callable[[Random], Question]
 
 

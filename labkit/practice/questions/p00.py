@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 BLOCKED = (
     "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",
@@ -120,7 +120,8 @@ def to_compute(rng: Random) -> Question:
         return f"{request.num_tokens} {request.num_tokens_with_spec}"
 
     return Question(
-        f"A prompt of {prompt} tokens, {output} output tokens, {drafts} drafts. What are num_tokens"
+        f"A prompt of {counted(prompt, 'token')}, {counted(output, 'output token')},"
+        f" {counted(drafts, 'draft')}. What are num_tokens"
         " and num_tokens_with_spec? (two numbers)",
         engine,
         lambda: f"{prompt + output} {prompt + output + drafts}",
@@ -142,7 +143,8 @@ def hashed(rng: Random) -> Question:
         return len(request.block_hashes)
 
     return Question(
-        f"Blocks of {size} tokens. A prompt of {prompt} tokens, then {output} output tokens, one by"
+        f"Blocks of {size} tokens. A prompt of {counted(prompt, 'token')}, then"
+        f" {counted(output, 'output token')}, one by"
         " one. How many blocks of the request have a hash?",
         engine,
         lambda: (prompt + output) // size,
@@ -162,7 +164,8 @@ def turns(rng: Random) -> Question:
         return len(engine.run(step))
 
     return Question(
-        f"A lone request with {prompt} tokens of prompt wants {output} tokens; a step computes {budget}"
+        f"A lone request with {counted(prompt, 'token')} of prompt wants"
+        f" {counted(output, 'token')}; a step computes {budget}"
         " tokens at most. How often is step called until has_requests says no?",
         engine,
         lambda: -(-prompt // budget) + output,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def _through_the_model(loop: str, prompt: int, output: int) -> int:
@@ -81,7 +81,8 @@ def bound(rng: Random) -> Question:
 
     return Question(
         f"A machine does {flops / 1e12:g} TFLOP/s and reads {bandwidth / 1e12:g} TB/s. A step pushes"
-        f" {tokens} tokens through weights of 2 bytes. What limits it: compute or memory? (Forget"
+        f" {counted(tokens, 'token')} through weights of 2 bytes. What limits it: compute or"
+        f" memory? (Forget"
         " the KV cache.)",
         engine,
         lambda: "compute" if tokens > flops / bandwidth else "memory",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def _manager(block_size: int, usable: int) -> Any:
@@ -73,7 +73,8 @@ def hits(rng: Random) -> Question:
 
     return Question(
         f"Blocks of {size}. A request of {shared + 2 * size} tokens has just been computed. A second"
-        f" one has {mine} tokens, of which the first {shared} are the same. How many of its tokens"
+        f" one has {counted(mine, 'token')}, of which the first {shared} are the same. How many"
+        f" of its tokens"
         " does it find in the prefix cache?",
         engine,
         lambda: min(shared // size, (mine - 1) // size) * size,
@@ -95,7 +96,8 @@ def waste(rng: Random) -> Question:
         return held * size - sum(lengths)
 
     return Question(
-        f"Three requests of {lengths[0]}, {lengths[1]} and {lengths[2]} tokens, which share nothing,"
+        f"Three requests of {lengths[0]}, {lengths[1]} and {counted(lengths[2], 'token')}, which"
+        f" share nothing,"
         f" in blocks of {size}: how many slots are allocated and empty?",
         engine,
         lambda: sum(-length % size for length in lengths),
@@ -148,7 +150,8 @@ def new_blocks(rng: Random) -> Question:
         " to be computed. How many new blocks does it get?",
         engine,
         lambda: -(-(first + more) // size) - -(-first // size),
-        f"{-(-(first + more) // size)} blocks in all, of which it has {-(-first // size)}.",
+        f"{counted(-(-(first + more) // size), 'block')} in all, of which it has"
+        f" {-(-first // size)}.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def _lines(config: dict[str, Any], prompts: list[int], outputs: list[int]) -> list[dict[str, Any]]:
@@ -157,8 +157,8 @@ def clamped(rng: Random) -> Question:
     limits = [wanted, budget, longest - 1 - computed] + [threshold] * bool(threshold)
     return Question(
         f"max_model_len {longest}, long_prefill_token_threshold {threshold}, {budget} tokens of budget"
-        f" left. A running request has {computed} tokens computed and misses {wanted}. How many does it"
-        " compute in this step?",
+        f" left. A running request has {counted(computed, 'token')} computed and misses {wanted}. How"
+        " many does it compute in this step?",
         engine,
         lambda: max(min(limits), 0),
         f"The least of {limits}, and never below 0. The last token of a full sequence is never"

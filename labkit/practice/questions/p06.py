@@ -6,7 +6,7 @@ import math
 from itertools import accumulate
 from random import Random
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def _thousandths(rng: Random) -> list[int]:
@@ -86,7 +86,8 @@ def penalty(rng: Random) -> Question:
         return value - frequency * count - presence
 
     return Question(
-        f"A token has the logit {logit} and stands {count} times in the output. repetition_penalty"
+        f"A token has the logit {logit} and stands {counted(count, 'time')} in the output."
+        f" repetition_penalty"
         f" {repetition}, frequency_penalty {frequency}, presence_penalty {presence}: what is its logit"
         " afterwards?",
         engine,

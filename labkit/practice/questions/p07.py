@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def bucket(rng: Random) -> Question:
@@ -43,7 +43,7 @@ def padding(rng: Random) -> Question:
         return (choose_bucket(users, make_buckets(largest)) or 0) - users
 
     return Question(
-        f"max_num_seqs is {largest}. A step of {users} decodes is replayed as a graph. How many of the"
+        f"max_num_seqs is {largest}. A step of {counted(users, 'decode')} is replayed as a graph. How many of the"
         " graph's rows are padding?",
         engine,
         lambda: next(size for size in _buckets(largest) if size >= users) - users,
@@ -123,7 +123,8 @@ MODES = {
 
 def served(rng: Random) -> Question:
     mode, decodes, tokens = rng.choice(sorted(MODES)), rng.random() < 0.5, rng.randint(1, 40)
-    what = f"{tokens} decodes" if decodes else f"{tokens} tokens, a prompt among them"
+    told = counted(tokens, "decode" if decodes else "token")
+    what = told if decodes else f"{told}, a prompt among them"
 
     def engine() -> str:
         from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def kept(rng: Random) -> Question:
@@ -126,11 +126,11 @@ def valid(rng: Random) -> Question:
 
     return Question(
         f"A request computed {rest + drafts} tokens in a step, {drafts} of them drafts, and the step"
-        f" gave {sampled} tokens. How many of the computed tokens stay?",
+        f" gave {counted(sampled, 'token')}. How many of the computed tokens stay?",
         engine,
         lambda: rest + sampled - 1,
-        f"{sampled} tokens are {sampled - 1} accepted drafts and one of the target's own, which is not"
-        " computed yet.",
+        f"Accepted drafts: {sampled - 1}. The last token is the target's own, which is not computed"
+        " yet.",
     )
 
 

@@ -112,7 +112,7 @@ def token_steps(rng: Random) -> Question:
         f"A token's largest magnitude is {largest}. Which int8 number stands for its value {value}?",
         engine,
         lambda: round(value * 127 / largest),
-        f"A step is {largest} / 127 = {largest / 127:g}; {value} is {value * 127 / largest:g} steps.",
+        f"A step is {largest} / 127 = {largest / 127:g}; {value} is {value * 127 / largest:g} of them.",
     )
 
 

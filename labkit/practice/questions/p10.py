@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def kv_head(rng: Random) -> Question:
@@ -25,7 +25,8 @@ def kv_head(rng: Random) -> Question:
         return float(first_query // (heads // kv_heads))
 
     return Question(
-        f"{heads} query heads, {kv_heads} KV heads, {p} ranks. Which KV head has rank {rank}?"
+        f"{counted(heads, 'query head')}, {counted(kv_heads, 'KV head')}, {counted(p, 'rank')}."
+        f" Which KV head has rank {rank}?"
         " (from 0)",
         engine,
         by_hand,

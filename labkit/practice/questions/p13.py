@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def tokens(rng: Random) -> Question:
@@ -39,7 +39,8 @@ def next_position(rng: Random) -> Question:
         return int(get_mrope_input_positions(place.end + 1, [image], 2)[0][0, -1])
 
     return Question(
-        f"{before} tokens of text, then a picture of {height} rows of {width} tokens, then text."
+        f"{counted(before, 'token')} of text, then a picture of"
+        f" {counted(height, 'row')} of {counted(width, 'token')}, then text."
         " At which position does the text behind the picture go on?",
         engine,
         lambda: before + max(height, width),
@@ -62,7 +63,8 @@ def chunk(rng: Random) -> Question:
         return int(gather_mm_embeddings([[image]], [computed], [scheduled], cache)[1].sum())
 
     return Question(
-        f"A picture lies at positions {offset} to {offset + length - 1}. {computed} tokens of the"
+        f"A picture lies at positions {offset} to {offset + length - 1}."
+        f" {counted(computed, 'token')} of the"
         f" request are computed, and this step computes {scheduled} more. How many rows of the"
         " picture does the step take?",
         engine,
@@ -106,7 +108,8 @@ def second_offset(rng: Random) -> Question:
         return expand_placeholders(prompt, 9, lengths)[1][1].offset
 
     return Question(
-        f"A prompt has {before} tokens, a picture, {between} tokens, and another picture. The pictures"
+        f"A prompt has {counted(before, 'token')}, a picture, {counted(between, 'token')}, and"
+        f" another picture. The pictures"
         f" take {lengths[0]} and {lengths[1]} tokens. At which offset does the second one lie?",
         engine,
         lambda: before + lengths[0] + between,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.practice.question import Question
+from labkit.practice.question import Question, counted
 
 
 def outputs(rng: Random) -> Question:
@@ -102,7 +102,7 @@ def good(rng: Random) -> Question:
         meets = [t <= 0.5 and (n < 2 or round((e - t) * 1000) <= 210 * (n - 1)) for t, e, n in seen]
         return sum(meets) / 2
 
-    shown = "; ".join(f"TTFT {t} s, end {e} s, {n} tokens" for t, e, n in seen)
+    shown = "; ".join(f"TTFT {t} s, end {e} s, {counted(n, 'token')}" for t, e, n in seen)
     return Question(
         f"Five requests in 2 seconds: {shown}. Promised are a TTFT of 500 ms and a TPOT of 210 ms."
         " What is the goodput, in requests a second?",

@@ -255,6 +255,32 @@ def test_06_3_bias_on_many_pairs(subject: Any) -> None:
     assert subject.run(p) == [expected]
 
 
+def test_06_3_a_bias_has_32_bits(subject: Any) -> None:
+    """A tenth, a thousandth and more than 65,504: half precision holds none of them."""
+    values = [0.1, -0.001, 1e5]
+    p = Program()
+    args = (
+        p.call("torch:zeros", 1, 3),
+        tensor(p, [0, 0, 0]),
+        tensor(p, [0, 1, 2]),
+        tensor(p, values),
+    )
+    p.see(p.call(f"{FILTERS}apply_logit_bias", *args)[0].tolist())
+    p.see(tensor(p, values).tolist())
+    mine, right = subject.run(p)
+    assert mine == right
+
+
+def test_06_4_what_is_handed_over_stays(subject: Any) -> None:
+    """Logits are read by others after the draw: logprobs, and the mark of rows that have failed."""
+    p = Program()
+    see_pure(
+        p, f"{SAMPLER}sample_from_logits", tensor(p, [[1.0, 2.0, 3.0]] * 2), tensor(p, [0.2, 0.9])
+    )
+    before, _, after = subject.run(p)
+    assert before[0] == after[0], "the logits were changed"
+
+
 @many
 @given(weights=weight_rows(4), data=st.data())
 def test_06_4_the_stretch_in_which_the_number_lies(
@@ -468,6 +494,17 @@ def test_06_6_bug_vllm_9453_logprobs_of_the_model(subject: Any, reference: Any) 
         p.see(output.logprobs.logprobs.tolist())
     for mine, right in zip(subject.run(p), reference.run(p), strict=True):
         assert near(mine, right)
+
+
+def test_06_6_logits_of_64_bits(subject: Any, reference: Any) -> None:
+    """They become float32 as all others do: of what is equal there the first token wins."""
+    p = Program()
+    logits = p.call("torch:tensor", [[1.0, 1.0 + 2.0**-40, 0.0]], dtype=p.name("torch:float64"))
+    greedy = row(p, {"temperature": 0.0, "logprobs": 1}, [], [])
+    output = sample(p, logits, [greedy], 3)
+    p.see([output.sampled_token_ids.tolist(), output.logprobs.ranks.tolist()])
+    mine, right = subject.run(p), reference.run(p)
+    assert mine == right == [[[0], [2]]]
 
 
 def test_06_6_half_precision_logits(subject: Any, reference: Any) -> None:

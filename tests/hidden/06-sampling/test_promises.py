@@ -414,6 +414,17 @@ def test_06_8_a_stop_token_is_no_text(subject: Any, include: bool, right: list[A
     assert subject.run(p) == right
 
 
+def test_06_8_a_step_of_the_stop_token_alone(subject: Any) -> None:
+    """It is counted, and nothing is shown of it, as behind other tokens of one step."""
+    tokenizer = byte_level()
+    p = Program()
+    text = detokenizer(p, tokenizer, stop=["zz"])
+    p.see(text.append([tokenizer.token_to_id("a")]))
+    p.see(text.append([tokenizer.token_to_id("b")], stop_terminated=True))
+    p.see([text.flush(), text.text, text.num_output_tokens, text.stop_reason])
+    assert subject.run(p) == ["a", "", ["", "a", 2, None]]
+
+
 def test_06_8_a_stop_string_may_begin_before_min_tokens(subject: Any) -> None:
     """What may begin one waits from the first token on; only where it ends counts."""
     tokenizer = byte_level()

@@ -227,9 +227,11 @@ def test_08_5_at_the_edges_of_the_question(subject: Any) -> None:
              (0.5, 0.25, 0.25, True), (0.5, 0.25, 0.5, False), (0.25, 0.5, 0.75, True),
              (2**-30, 2**-31, 0.25, True), (2**-30, 2**-31, 0.75, False),
              (2**-40, 2**-41, 0.25, True), (2**-40, 2**-41, 0.5, False),
-             (0.5, 0.5, 1 - 2**-20, True)]  # fmt: skip
+             (0.5, 0.5, 1 - 2**-20, True), (0.7, 0.35, 0.4999, True),
+             (0.7, 0.35, 0.5001, False)]  # fmt: skip
     chosen = [(None, 0.5, 0.25, True), (None, 0.5, 0.5, False), (None, 0.0, 0.0, False),
-              (None, 1.0, 0.75, True), (None, 0.25, 0.5, False)]  # fmt: skip
+              (None, 1.0, 0.75, True), (None, 0.25, 0.5, False), (None, 0.7, 0.6999, True),
+              (None, 0.7, 0.7001, False)]  # fmt: skip
     p = Program()
     numbers = []
     for cases in (drawn, chosen):

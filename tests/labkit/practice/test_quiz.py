@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def test_an_answer_cannot_be_copied(kind: str) -> None:
     assert len({text for text, _ in drawn}) > SEEDS // 2
     assert len({right for _, right in drawn}) > 1
     assert draw(kind, 1).text == draw(kind, 1).text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_is_no_plural(kind: str) -> None:
+    drawn = [draw(kind, seed) for seed in range(60)]
+    said = " ".join(text for question in drawn for text in (question.text, question.why))
+    assert not re.search(
+        r"(?<![\d.,/*+x-])(?<![/*+x-] )\b1 (?!(is|has|ms)\b)[a-z]+s\b(?! \*)", said
+    )
 
 
 @pytest.mark.parametrize("phase", Course(ROOT).ready, ids=lambda phase: phase.number)
