@@ -29,6 +29,7 @@ from mini_vllm.model.families.names import projections
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, check_names, copy_weight
+from mini_vllm.model.memory import copy_in_pieces
 from mini_vllm.model.moe.experts import Experts, GroupedLinear
 from mini_vllm.model.moe.files import one_by_one
 
@@ -220,10 +221,10 @@ def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: 
     if target.sections:
         pieces = [tensors.get_slice(name)[(rows,)] for rows in target.sections]
         copy_weight(target.view, torch.cat(pieces), name, file)
-    elif target.cuts:
+    elif any(cut != slice(0, shape[dim]) for dim, cut in target.cuts.items()):
         copy_slice(target, tensors, name, file)
     else:
-        copy_weight(target.view, tensors.get_tensor(name).reshape(shape), name, file)
+        copy_in_pieces(target.view, tensors.get_tensor(name).reshape(shape))
     if target.rows is not None:
         target.rows.copy_(target.view.clone())
 

@@ -135,19 +135,13 @@ class Worker:
         needs = AttentionSelectorConfig(dtype, self.config.cache.block_size)
         self.backend = get_backend(self.device, wanted.attention_backend, needs)
         parallel_state.init_distributed_environment(
-            ranks.world_size,
-            self.rank,
-            self.rendezvous,
-            self.platform.dist_backend,
+            ranks.world_size, self.rank, self.rendezvous, self.platform.dist_backend,
             ranks.distributed_timeout_seconds,
-        )
+        )  # fmt: skip
         parallel_state.initialize_model_parallel(
-            ranks.tensor_parallel_size,
-            ranks.pipeline_parallel_size,
-            self.rank,
-            ranks.distributed_timeout_seconds,
-            ranks.disable_custom_all_reduce,
-        )
+            ranks.tensor_parallel_size, ranks.pipeline_parallel_size, self.rank,
+            ranks.distributed_timeout_seconds, ranks.disable_custom_all_reduce,
+        )  # fmt: skip
         self.tp_group, self.pp_group = parallel_state.get_tp_group(), parallel_state.get_pp_group()
         alone = ranks.world_size == 1
         copies = ranks.eplb_config.num_redundant_experts

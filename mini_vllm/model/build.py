@@ -34,7 +34,7 @@ from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, load_weights
 from mini_vllm.model.lookalike import refusal
-from mini_vllm.model.memory import trim
+from mini_vllm.model.memory import drop_code, trim
 from mini_vllm.model.moe.experts import Experts
 from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
@@ -73,6 +73,7 @@ def load_model(
     Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
     message names the file or tensor.
     """
+    drop_code()
     args = load_config(path, hf_overrides)
     where = config_file(path)
     if not set(args.architectures) & set(known()):

@@ -17,7 +17,7 @@ from mini_vllm.kernels import native
 from mini_vllm.model import loader
 from mini_vllm.model.checkpoint import tensor_files
 from mini_vllm.model.layers import Linear
-from mini_vllm.model.memory import trim
+from mini_vllm.model.memory import copy_in_pieces, drop_code, trim
 from mini_vllm.quantization import int8
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it asks Linux")
@@ -74,6 +74,28 @@ def test_load_weights_keeps_no_second_copy(
     loader.load_weights(model, folder)
     assert all(torch.equal(ours[name], tensors[name]) for name in tensors)
     assert len(found) == NUM_TENSORS and max(found) < 2.5 * TENSOR_MIB
+
+
+def test_a_large_tensor_is_copied_in_pieces(weights: tuple[Path, dict[str, Tensor]]) -> None:
+    (file,) = tensor_files(weights[0])
+    copy = torch.ones(TENSOR_MIB * MIB // 4)
+    with file.open() as opened:
+        tensor = opened.get_tensor("1.weight")
+        before = resident_mib("RssFile")
+        copy_in_pieces(copy, tensor)
+        assert resident_mib("RssFile") - before < TENSOR_MIB / 2
+    assert torch.equal(copy, weights[1]["1.weight"])
+    for small in (torch.tensor(3.0), torch.rand(3, 0), torch.rand(2, 3)):
+        copy_in_pieces(copy := torch.empty_like(small), small)
+        assert torch.equal(copy, small)
+
+
+def test_code_that_only_started_torch_is_let_go_of() -> None:
+    """It runs again as before: what is missing comes back from the files."""
+    before = resident_mib("RssFile")
+    drop_code.__wrapped__()
+    assert before - resident_mib("RssFile") > 20
+    assert torch.ones(3).sum() == 3
 
 
 def small_tensors() -> Iterator[Tensor]:
