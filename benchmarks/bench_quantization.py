@@ -6,6 +6,10 @@ The best round of each counts: on a shared machine the best is what the code can
 
     python -m benchmarks.bench_quantization                     1 and 16 requests
     python -m benchmarks.bench_quantization --requests 1 4 16 64 --threads 2
+    python -m benchmarks.bench_quantization --threads 2 --save   kept, with the machine and its load
+
+`--save` puts the figures into `results/quantization.json`; `labkit docs figures` writes the table
+of docs/speed.md.
 
 Last comes one product of many tokens, by packed numbers of 4 and 8 bits, and by floats that are
 unpacked for it: whether `cpu_products.wins_unpacked` says of this processor what is so.
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +30,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from benchmarks.bench_offline import cpu
+from benchmarks.bench_scheduler import machine
+from labkit.course.files import write_text
+from labkit.course.root import ROOT
 from labkit.gpu.workload import SHAPE, write_model
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.kernels import native
@@ -35,6 +44,7 @@ from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.quantization.oneshot.writer import PRESETS
 
+RESULTS = ROOT / "benchmarks" / "results" / "quantization.json"
 CONTEXT = 64
 BLOCK = 16
 MANY = (64, 512, 2048)
@@ -161,10 +171,25 @@ def main() -> None:
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--save", action="store_true", help=f"into {RESULTS.relative_to(ROOT)}")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    before = os.getloadavg()[0]
     found = measure(args.requests, args.rounds) | {"many_ms": many_tokens(args.rounds)}
     print("\n".join(lines(found)))
+    if args.save:
+        found["machine"] = machine() | cpu() | {"threads": args.threads}
+        found["load"] = [before, os.getloadavg()[0]]
+        write_text(RESULTS, json.dumps(found, indent=1) + "\n")
+
+
+def report(path: Path = RESULTS) -> str:
+    """The saved figures of steps as Markdown, and on what they were measured."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    about, load = found["machine"], found["load"]
+    machine = f"{about['threads']} threads, {about['cpu']} ({', '.join(about['features'])})"
+    busy = f"load {load[0]:.1f} before and {load[1]:.1f} behind, the benchmark itself included"
+    return "\n".join([*lines(found | {"many_ms": {}}), "", f"{machine}; {busy}."])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@
 llama.cpp is the binary of the npm package `node-llama-cpp`, which npm brings into the user's cache
 folder the first time. Without node, npm or its registry the program says so, and measures nothing.
 
-Both engines are there at once and work in turns, greedily, on as many threads as the machine has
+Where `make real-vllm` has made its environment, vLLM takes part in the column of floats, too; else
+the program says so. Its kernels for a CPU multiply no blocks of a GGUF file.
+
+All engines are there at once and work in turns, greedily, on as many threads as the machine has
 cores. The best of the rounds counts, and llama.cpp takes every other one with its flash attention.
 A rate of decoding counts what comes after the first token of all requests; that of a prompt counts
 until its first token. The busy neighbour is a program that does nothing but count: once where the
@@ -34,14 +37,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_offline import best_seconds, cpu
+from benchmarks.bench_offline import best_seconds, cpu, vllm_environment
 from benchmarks.bench_scheduler import machine
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
+from labkit.trace import real_vllm
 from mini_vllm import LLM, SamplingParams, hub
 from mini_vllm.kernels.native import cache_folder
 
@@ -84,6 +88,9 @@ CLOCKS = {
 }
 START, PEAK = "start to first token, s", "peak memory, MiB"
 ROUNDS, SECONDS = 3, 1.0
+VLLM_KIND = "float32"
+"""Whose rates vLLM takes part in."""
+VLLM_CHILD = Path(__file__).with_name("vllm_child.py")
 Tokens = list[list[int]]
 Answer = tuple[list[float], Tokens]
 """Seconds until all requests had their first, second, ... token; and the tokens."""
@@ -144,6 +151,42 @@ def llama_cpp(folder: Path, model: Path, clock: str) -> Iterator[Engine]:
         process.stdin.close()
 
 
+# ---------------------------------------------------------------- vLLM
+def vllm_python(kind: str, clock: str) -> Path | None:
+    """The interpreter that has vLLM; None where it takes no part, which is said aloud."""
+    if kind != VLLM_KIND or clock != "wall":
+        return None
+    if (real_vllm.FOLDER / "complete").is_file():
+        return real_vllm.FOLDER / "bin" / "python"
+    print("vLLM takes no part: it is not installed here; `make real-vllm` does it", flush=True)
+    return None
+
+
+@contextmanager
+def vllm(python: Path, model: Path) -> Iterator[Engine]:
+    """vLLM with the numbers of a GGUF file in float32, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(model, Path(folder), "float32")
+        command = [str(python), str(VLLM_CHILD), folder, str(LONG + NEW_TOKENS + 8)]
+        environment = os.environ | vllm_environment(str(python)) | {"HF_HUB_OFFLINE": "1"}
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, env=environment,
+        ) as process:  # fmt: skip
+            assert process.stdin is not None and process.stdout is not None
+            assert process.stdout.readline() == "ready\n", "vLLM did not start"
+
+            def run(prompts: Tokens, count: int) -> Answer:
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(json.dumps({"prompts": prompts, "count": count}) + "\n")
+                process.stdin.flush()
+                said = json.loads(process.stdout.readline())
+                return said["seconds"], said["tokens"]
+
+            yield run
+            process.stdin.close()
+
+
 # ---------------------------------------------------------------- ours
 def mini_vllm(model: Path, kind: str, clock: str) -> Engine:
     llm = LLM(
@@ -171,6 +214,24 @@ def mini_vllm(model: Path, kind: str, clock: str) -> Engine:
 
 
 # ---------------------------------------------------------------- files
+def write_folder(file: Path, folder: Path, dtype: str = "bfloat16") -> None:
+    """The model of a GGUF file as a Hugging Face folder, its numbers rounded to `dtype`."""
+    import torch
+    from safetensors.torch import save_file
+
+    from mini_vllm.model.checkpoint import tensor_files
+    from mini_vllm.model.checkpoint_files import load_tokenizer
+    from mini_vllm.model.config import read_config
+
+    (tensors,) = tensor_files(file, getattr(torch, dtype))
+    with tensors.open() as opened:
+        found = {name: opened.get_tensor(name) for name in tensors.header}
+    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
+    config = read_config(file) | {"model_type": "llama", "hidden_act": "silu"}
+    (folder / "config.json").write_text(json.dumps(config))
+    load_tokenizer(file).save_pretrained(folder)
+
+
 def write_model(source: Path, path: Path, kind: str) -> None:
     """The model of a GGUF file with its matrices in other blocks."""
     from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
@@ -210,8 +271,11 @@ def measure(
         if "start" in groups:
             rows |= start(model, kind, folder, clock)
         if set(groups) - {"start"}:
-            with llama_cpp(folder, model, clock) as other:
+            with ExitStack() as stack:
+                other = stack.enter_context(llama_cpp(folder, model, clock))
                 engines = {"ours": mini_vllm(model, kind, clock), "llama.cpp": other}
+                if python := vllm_python(kind, clock):
+                    engines["vLLM"] = stack.enter_context(vllm(python, model))
                 rows |= rates(engines, groups, rounds)
         if clock == "wall" and {"decode", "long"}.intersection(groups):
             size = model.stat().st_size
@@ -269,7 +333,7 @@ def in_turns(
             else:
                 rate = len(prompts[0]) / seconds[0]
             best[name] = max(best[name], rate)
-    same = sum(a == b for a, b in zip(*tokens.values(), strict=True))
+    same = sum(all(a == b for b in others) for a, *others in zip(*tokens.values(), strict=True))
     return best | {"same_tokens": same, "requests": len(prompts)}
 
 
@@ -362,15 +426,30 @@ def kv_bytes(model: Path) -> int:
 
 
 def show(name: str, row: Mapping[str, Any]) -> None:
-    cells = "  ".join(f"{key} {row[key]:,.1f}" for key in ("ours", "llama.cpp"))
+    engines = [key for key in ("ours", "llama.cpp", "vLLM") if key in row]
+    cells = "  ".join(f"{key} {row[key]:,.1f}" for key in engines)
     print(f"{name:<28}{cells}", flush=True)
 
 
 # ---------------------------------------------------------------- the table
 def report(path: Path = RESULTS) -> str:
-    """The saved figures as Markdown: a table for each clock, ours / llama.cpp / limit."""
+    """The saved figures as Markdown: a table for each clock, ours / llama.cpp / limit; and one of
+    the rows that vLLM took part in."""
     saved = json.loads(path.read_text(encoding="utf-8"))
-    return "\n\n".join(table(clock, saved[clock]) for clock in CLOCKS if clock in saved)
+    tables = [table(clock, saved[clock]) for clock in CLOCKS if clock in saved]
+    return "\n\n".join([*tables, *three_engines(saved.get("wall", {}).get(VLLM_KIND, {}))])
+
+
+def three_engines(rows: Rows) -> Iterator[str]:
+    """A table of the rows that vLLM took part in, if there are any."""
+    found = {name: row for name, row in rows.items() if "vLLM" in row}
+    if found:
+        engines = ("ours", "llama.cpp", "vLLM")
+        lines = [f"| {VLLM_KIND}, tokens a second | {' | '.join(engines)} |", "|---|---|---|---|"]
+        for name, row in found.items():
+            cells = (f"{row[engine]:,.{1 if row[engine] < 10 else 0}f}" for engine in engines)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+        yield "\n".join(lines)
 
 
 def table(clock: str, saved: Mapping[str, Any]) -> str:

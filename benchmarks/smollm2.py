@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.bench_offline import cpu
 from benchmarks.bench_scheduler import machine
-from benchmarks.llama_cpp import first_byte, write_model
+from benchmarks.llama_cpp import first_byte, write_folder, write_model
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from mini_vllm import LLM, SamplingParams, hub
@@ -45,24 +45,6 @@ def english() -> str:
     texts = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("phases/*/00-guide.md"))]
     paragraphs = [part for text in texts for part in text.split("\n\n")]
     return "\n\n".join(part for part in paragraphs if part[:1].isalpha() and len(part) > 200)
-
-
-def write_folder(file: Path, folder: Path) -> None:
-    """The model of a GGUF file as a Hugging Face folder, its numbers rounded to bfloat16."""
-    import torch
-    from safetensors.torch import save_file
-
-    from mini_vllm.model.checkpoint import tensor_files
-    from mini_vllm.model.checkpoint_files import load_tokenizer
-    from mini_vllm.model.config import read_config
-
-    (tensors,) = tensor_files(file, torch.bfloat16)
-    with tensors.open() as opened:
-        found = {name: opened.get_tensor(name) for name in tensors.header}
-    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
-    config = read_config(file) | {"model_type": "llama", "hidden_act": "silu"}
-    (folder / "config.json").write_text(json.dumps(config))
-    load_tokenizer(file).save_pretrained(folder)
 
 
 # ---------------------------------------------------------------- speed

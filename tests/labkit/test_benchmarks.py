@@ -9,10 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks import bench_offline, bench_quantization, bench_serving, llama_cpp, smollm2
+from benchmarks import (
+    bench_offline,
+    bench_quantization,
+    bench_serving,
+    llama_cpp,
+    smollm2,
+    vllm_child,
+)
 from benchmarks.bench_offline import EngineProcess, measure, show
 
 
@@ -112,6 +121,55 @@ def test_turns_take_the_best_of_each_engine_and_compare_tokens() -> None:
     assert row["ours"] == 8 / (0.5 / called.count("ours"))
 
 
+def test_tokens_of_three_engines_are_the_same_or_not() -> None:
+    def engine(last: int) -> llama_cpp.Engine:
+        return lambda prompts, count: ([1.0, 2.0], [[3, 4], [5, last]])
+
+    engines = {"ours": engine(6), "llama.cpp": engine(6), "vLLM": engine(7)}
+    row = llama_cpp.in_turns(engines, [[1], [2]], 2, 1)
+    assert row["same_tokens"] == 1 and row["vLLM"] == 2.0
+    (text,) = llama_cpp.three_engines({"decode, 1 request": row, "a row without": {"ours": 1}})
+    assert text.splitlines()[2:] == ["| decode, 1 request | 2.0 | 2.0 | 2.0 |"]
+
+
+def test_vllm_that_is_not_installed_is_said_aloud(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(llama_cpp.real_vllm, "FOLDER", tmp_path)
+    assert llama_cpp.vllm_python("float32", "wall") is None
+    assert "vLLM takes no part: it is not installed here" in capsys.readouterr().out
+    (tmp_path / "complete").touch()
+    assert llama_cpp.vllm_python("float32", "wall") == tmp_path / "bin" / "python"
+    assert llama_cpp.vllm_python("int8", "wall") is llama_cpp.vllm_python("float32", "cpu") is None
+
+
+def test_the_child_with_vllm_says_when_all_have_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Request 1 comes first; the last token of each counts when the slower one has it."""
+    for_vllm = SimpleNamespace(SamplingParams=dict, TokensPrompt=dict)
+    monkeypatch.setitem(sys.modules, "vllm", for_vllm)
+
+    class Engine:
+        def __init__(self) -> None:
+            self.names: list[str] = []
+            self.steps = [[("0-1", [7])], [("0-0", [5]), ("0-1", [7, 8])], [("0-0", [5, 6])]]
+
+        def add_request(self, name: str, prompt: dict[str, Any], params: dict[str, Any]) -> None:
+            self.names.append(name)
+
+        def has_unfinished_requests(self) -> bool:
+            return bool(self.steps)
+
+        def step(self) -> list[Any]:
+            return [
+                SimpleNamespace(request_id=name, outputs=[SimpleNamespace(token_ids=tokens)])
+                for name, tokens in self.steps.pop(0)
+            ]
+
+    said = vllm_child.answer(Engine(), [[1], [2]], 2, 0)
+    assert said["tokens"] == [[5, 6], [7, 8]]
+    assert 0 < said["seconds"][0] < said["seconds"][1]
+
+
 def test_each_row_has_a_group() -> None:
     rows = [*llama_cpp.DECODE, *llama_cpp.PROMPTS]
     assert {llama_cpp.group_of(row) for row in rows} == set(llama_cpp.ROWS) - {"start", "busy"}
@@ -194,3 +252,16 @@ def test_the_guide_shows_what_was_saved(tmp_path: Path) -> None:
     copy.write_text("no table")
     with pytest.raises(ValueError, match="has 0 tables"):
         llama_cpp.write_guide(copy)
+
+
+def test_the_steps_of_three_formats_are_kept(tmp_path: Path) -> None:
+    steps = {"bfloat16": 40.0, "int8": 25.0, "int4": 16.0}
+    about = {"threads": 2, "cpu": "A", "features": ["avx2"]}
+    saved = {"weights_mib": steps, "steps_ms": {"1": steps}, "many_ms": {"64": {"int4": 1.0}}}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(saved | {"machine": about, "load": [1.0, 2.25]}))
+    text = bench_quantization.report(path)
+    assert "| 1 request, ms | 40.0 (1.00 x) | 25.0 (1.60 x) | 16.0 (2.50 x) |" in text
+    assert "one product" not in text and text.endswith(
+        "load 1.0 before and 2.2 behind, the benchmark itself included."
+    )
