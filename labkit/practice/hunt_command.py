@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from labkit.course import source
-from labkit.course.console import Screen, course, polite, ready_phase, some
+from labkit.course.console import Screen, course, polite, ready_phase
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
 from labkit.practice import copies, hunts
@@ -179,8 +179,12 @@ def show_difference(out: Screen, seen: str, expected: str) -> None:
 def show_failed(
     out: Screen, hunt: Hunt, result: public.PhaseResult, failed: list[public.Test]
 ) -> None:
-    names = some([test.title for test in failed]) or "the module cannot be imported"
-    out.line(f"✗ hidden tests: {len(failed)} of {len(result.tests)} fail: {names}", "red")
+    out.line(f"✗ hidden tests: {len(failed)} of {len(result.tests)} fail", "red")
+    titles = [*dict.fromkeys(test.title for test in failed)]  # one may have several cases
+    for title in titles[:SHOWN_LINES] or ["the module cannot be imported"]:
+        out.line(title, indent=4)
+    if len(titles) > SHOWN_LINES:
+        out.line(f"and {len(titles) - SHOWN_LINES} more", "dim", 4)
     out.line("The symptom is gone and something else is wrong: mend the cause, not the symptom.")
     out.line(f"next: edit {hunt.shown(hunt.file)}, then make hunt-{hunt.id}", "bold")
 
