@@ -1,4 +1,4 @@
-"""Change request 2: an engine that goes home."""
+"""Change request 2: an engine that gets no new requests."""
 
 from __future__ import annotations
 
