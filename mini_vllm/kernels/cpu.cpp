@@ -1687,14 +1687,16 @@ struct DeltaChunk {
     void compare(i64 keys) {
         start_sums(among, nullptr, 2 * tokens, ROWS, ROWS);
         add_strip(among, rows.data(), turned.data(), 2 * tokens, keys, stride);
-        for (i64 t = 0; t < tokens; ++t) {
-            float *wrong = among + t * ROWS, *scores = among + (tokens + t) * ROWS, decay[ROWS];
+        const int count = static_cast<int>(tokens), width = static_cast<int>(ROWS);  // as wide as a float
+        for (int t = 0; t < count; ++t) {
+            float *wrong = among + t * width, *scores = among + (count + t) * width, decay[ROWS];
+            const float now = total[t], strength = -beta[t];
 #pragma omp simd
-            for (i64 j = 0; j < ROWS; ++j) decay[j] = exp_of(j < t ? total[t] - total[j] : 0.0f);
+            for (int j = 0; j < width; ++j) decay[j] = exp_of(j < t ? now - total[j] : 0.0f);
 #pragma omp simd
-            for (i64 j = 0; j < ROWS; ++j) wrong[j] = j < t ? -beta[t] * decay[j] * wrong[j] : 0.0f;
+            for (int j = 0; j < width; ++j) wrong[j] = j < t ? strength * decay[j] * wrong[j] : 0.0f;
 #pragma omp simd
-            for (i64 j = 0; j < ROWS; ++j) scores[j] = j <= t ? decay[j] * scores[j] : 0.0f;
+            for (int j = 0; j < width; ++j) scores[j] = j <= t ? decay[j] * scores[j] : 0.0f;
         }
     }
 
