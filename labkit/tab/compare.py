@@ -2,7 +2,8 @@
 
 Wrong answers are the phase's named mistakes, right ones the reference's and the alternatives'. Each
 is judged twice, task by task: by the tab's driver, with the tab's packages alone, and in processes.
-The screens must be the same, word for word.
+The screens must be the same, word for word. An answer that imports what no tab has, such as numpy,
+is counted apart: the tab says so, and where it can be judged.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class Answer:
     name: str
     task: str
     files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the two say otherwise of one answer, and whether it imports what the tab lacks."""
+
+    lines: str
+    lacks: bool
 
 
 class Lines(Screen):
@@ -96,8 +105,8 @@ def in_the_tab(
     return said[:-1]
 
 
-def differing(phase: Phase, answers: list[Answer], files: dict[str, bytes]) -> Iterator[str]:
-    """Each answer to which the two say something else, with the lines that differ."""
+def differing(phase: Phase, answers: list[Answer], files: dict[str, bytes]) -> Iterator[Told]:
+    """Each answer to which the two say something else."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         tab = in_the_tab(place, files, phase, answers)
@@ -105,7 +114,8 @@ def differing(phase: Phase, answers: list[Answer], files: dict[str, bytes]) -> I
             there_said = on_a_machine(place, phase, answer)
             if here_said != there_said:
                 lines = unified_diff(here_said, there_said, "tab", "lab", n=0, lineterm="")
-                yield "\n  ".join([f"{answer.task} {answer.name}", *lines])
+                lacks = any("cannot be imported in a browser's tab" in line for line in here_said)
+                yield Told("\n    ".join([f"{answer.task} {answer.name}", *lines]), lacks)
 
 
 @polite
@@ -127,10 +137,14 @@ def compare(
             answers = [*found(phase, given)]
             drawn.append(draw.sample(answers, min(count, len(answers))))
         told = [*differing(phase, [*drawn[0], *drawn[1]], files)]
+        other = [one.lines for one in told if not one.lacks]
         counts = f"{len(drawn[0])} wrong and {len(drawn[1])} right answers"
-        print(f"{phase.number}: {counts}, {len(told)} verdicts differ", flush=True)
-        print(*(f"  {line}" for line in told), sep="\n", end="\n" if told else "")
-        failed += len(told)
+        lacking = len(told) - len(other)
+        apart = f"; {lacking} import what no tab has" if lacking else ""
+        print(f"{phase.number}: {counts}, {len(other)} verdicts differ{apart}", flush=True)
+        for lines in other:
+            print(f"  {lines}")
+        failed += len(other)
     sys.exit(bool(failed))
 
 

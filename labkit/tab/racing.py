@@ -33,7 +33,7 @@ def race(phase: Phase, out: Screen) -> None:
     for line in whose(phase, borrowed).splitlines():
         out.line(line, "dim")
     out.line(f"{REQUESTS} requests of {WORKLOAD}: {WORKLOADS[WORKLOAD].about}", "bold")
-    out.line(f"{'':22}" + "".join(f"{column:>11}" for column in COLUMNS))
+    out.line(f"{'':22}" + "".join(f"{column:>11}" for column in COLUMNS), "table")
     names = RACERS[phase.slug]
     for name in names:
         show(out, f"yours, {name}", played(phase, name, mapping))
@@ -71,4 +71,4 @@ def show(out: Screen, title: str, answer: dict[str, Any]) -> None:
     told = figures(decode_run(answer["run"]), WORKLOADS[WORKLOAD], load_model())
     cells = (f"{told.within_slo:.0%}", f"{told.tokens_per_second:,.0f}",
              f"{told.ttft.p50:.3g} s", f"{told.preemptions}")  # fmt: skip
-    out.line(f"{title:22}" + "".join(f"{cell:>11}" for cell in cells))
+    out.line(f"{title:22}" + "".join(f"{cell:>11}" for cell in cells), "table")

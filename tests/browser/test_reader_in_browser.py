@@ -251,6 +251,7 @@ def test_choosing_a_result_shows_its_chapter_and_opens_the_box(page: Browser) ->
 
 def test_theme_follows_the_system_and_the_key(page: Browser) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
+    page.prefer("light")  # another file's tests may have left it dark
     light = page.evaluate(paper)
     page.prefer("dark")
     dark = page.evaluate(paper)
