@@ -98,6 +98,15 @@ def test_11_1_any_name(subject: Any, reference: Any, parts: list[str], end: str)
     compare(subject, reference, p)
 
 
+@pytest.mark.parametrize("name", ["base_model.model.fc.weight", "a.b.lora_A.bias"])
+def test_11_1_a_refusal_shows_the_name(subject: Any, name: str) -> None:
+    """An adapter has hundreds of tensors: the message says which one it is."""
+    p = Program()
+    parse = p.name(f"{PEFT}parse_fine_tuned_lora_name")
+    p.refuse("ValueError", parse, name, says=name.removeprefix("base_model.model."))
+    assert subject.run(p) == []
+
+
 def targets_of(p: Program, names: tuple[str, ...]) -> dict[str, Any]:
     """Projections of 3 inputs and 2 outputs, the slices of one matrix."""
     inputs, outputs = p.call("builtins:slice", 0, 3), p.call("builtins:slice", 0, 2)

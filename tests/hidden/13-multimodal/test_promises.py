@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,16 @@ def test_13_2_options_that_json_does_not_know(subject: Any) -> None:
         assert first == same != other
 
 
+def test_13_2_options_inside_options(subject: Any) -> None:
+    """Keys are sorted at every depth."""
+    p = Program()
+    grey = p.call("PIL.Image:frombytes", "L", (6, 4), bytes(range(24)))
+    for size in ({"height": 2, "width": 3}, {"width": 3, "height": 2}, {"width": 2, "height": 3}):
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", grey, {"size": size}))
+    first, turned, other = subject.run(p)
+    assert first == turned != other
+
+
 def test_13_2_notes_of_a_file(subject: Any) -> None:
     """Resolution and comments are no part of the picture that the encoder sees."""
     p = Program()
@@ -94,6 +105,22 @@ def test_13_3_dozens_of_pictures(subject: Any, lengths: list[int]) -> None:
     whole = [token for length in lengths for token in [7, *[9] * length]]
     offsets = [1 + index + sum(lengths[:index]) for index in range(len(lengths))]
     assert subject.run(p) == [whole, offsets, lengths]
+
+
+@pytest.mark.parametrize("promised", [0, 5])
+def test_13_5_a_whole_cache_is_room(subject: Any, promised: int) -> None:
+    """All twelve rows are wanted, with what this call has chosen before or without: each of the
+    twelve images goes, and each is named."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 12)
+    for number in range(12):
+        one = request(p, [image(p, f"p{number}", 0, 1)], 1)
+        manager.allocate(one, 0)
+        manager.free_encoder_input(one, 0)
+    size = 12 - promised
+    p.see(manager.can_allocate(request(p, [image(p, "new", 0, size)], size), 0, size, promised))
+    p.see([manager.freed, manager.num_free_slots])
+    assert subject.run(p) == [True, [[f"p{number}" for number in range(12)], 12]]
 
 
 @few

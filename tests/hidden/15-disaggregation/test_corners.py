@@ -49,6 +49,19 @@ for size in (300, 600):
     assert many < 3 * few
 
 
+def test_15_2_every_block_of_a_long_prompt(subject: Any) -> None:
+    """200 blocks are asked for, in the order in which they lie there: all turn round."""
+    code = """
+policy = LRUCachePolicy(200)
+keys = [number.to_bytes(32, "big") for number in range(200)]
+for number, key in enumerate(keys):
+    policy.insert(key, BlockStatus(number, 0))
+policy.touch(keys)
+seen = [int.from_bytes(key, "big") for key in policy.blocks]
+"""
+    assert told(subject, TIER + code) == list(range(200))[::-1]
+
+
 @pytest.mark.parametrize("asked", [b"a", b"ab", b"ba"])
 def test_15_3_a_store_is_no_use(subject: Any, asked: bytes) -> None:
     """What is there already is left out, and stays as old as it is."""

@@ -272,6 +272,7 @@ NONE_YET = {
         "test_16_1_a_prompt_may_take_the_whole_budget",
     ],
     NAMED: [
+        "test_11_1_a_refusal_shows_the_name",
         "test_12_2_ends_are_free_for_others",
         "test_18_5_full_has_whole_blocks_only",
         "test_18_6_without_hits_none_are_added",

@@ -3,7 +3,8 @@
 
 def hash_image(image, options):
     said = [image.mode, list(image.size), image.getpalette(), str(image.info.get("transparency"))]
-    said.append(sorted((key, json.dumps(value, default=str)) for key, value in options.items()))
+    texts = {key: json.dumps(value, sort_keys=True, default=str) for key, value in options.items()}
+    said.append(sorted(texts.items()))
     about = hashlib.sha256(json.dumps(said).encode()).digest()
     pixels = hashlib.sha256(image.tobytes()).digest()
     return hashlib.sha256(about + pixels).hexdigest()

@@ -8,12 +8,12 @@ class Admission:
         if num_reqs > free_reqs:
             raise QueueFullError(
                 f"{num_reqs} do not fit beside {len(self.requests)}: "
-                f"max_num_queued_reqs={self.max_reqs} leaves {free_reqs} free"
+                f"max_num_queued_reqs={self.max_reqs} leaves {free_reqs} free; try again"
             )
         sizes = [request.num_prompt_tokens for request in self.requests.values()]
         free_tokens = (infinity if self.max_tokens is None else self.max_tokens) - sum(sizes)
         if num_tokens > free_tokens:
             raise QueueFullError(
                 f"{num_tokens} do not fit beside {sum(sizes)}: "
-                f"max_num_queued_tokens={self.max_tokens} leaves {free_tokens} free"
+                f"max_num_queued_tokens={self.max_tokens} leaves {free_tokens} free; try again"
             )
