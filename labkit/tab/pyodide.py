@@ -52,7 +52,7 @@ def bring(root: Path, given: Path | None = None) -> Path:
     """
     folder = root / FOLDER / facts()["version"]
     folder.mkdir(parents=True, exist_ok=True)
-    if given:
+    if given and given.resolve() != folder.resolve():
         _copy(given, folder)
     lacking = _lacking(folder)
     if given and lacking:

@@ -111,6 +111,15 @@ def test_a_folder_that_lacks_pyodide_says_what_it_lacks(tmp_path: Path) -> None:
         pyodide.bring(tmp_path, tmp_path / "given")
 
 
+def test_the_folder_that_a_build_has_filled_may_be_named(tmp_path: Path) -> None:
+    """Nothing is copied onto itself; what is lacking is said as of any folder."""
+    folder = tmp_path / pyodide.FOLDER / pyodide.facts()["version"]
+    folder.mkdir(parents=True)
+    (folder / "pyodide.mjs").write_text("another file")
+    with pytest.raises(pyodide.Unavailable, match="does not hold"):
+        pyodide.bring(tmp_path, folder)
+
+
 # ---------------------------------------------------------------- the driver
 class Recorder(Screen):
     """Keeps the lines of a screen."""
