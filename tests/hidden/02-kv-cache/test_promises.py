@@ -470,6 +470,34 @@ def test_02_6_the_gate_for_a_request_with_room(
     assert subject.run(p) == [granted, [1], blocks - 1]
 
 
+@pytest.mark.parametrize(
+    ("held", "new", "reserved", "granted"),
+    [
+        (0, 4, 2, [1]),
+        (0, 4, 3, None),
+        (0, 5, 2, None),
+        (0, 5, 1, [1, 2]),
+        (3, 1, 2, []),
+        (3, 1, 3, None),
+    ],
+)
+def test_02_6_so_many_blocks_stay_free(
+    subject: Any, held: int, new: int, reserved: int, granted: list[int] | None
+) -> None:
+    """Of three blocks of 4 tokens, behind what ana holds; also where she takes none. A refusal
+    changes nothing."""
+    p = Program()
+    manager = make_manager(p, 3)
+    ana = hashed(p, manager, "ana", range(5))
+    if held:
+        manager.allocate_slots(ana, held)
+        p.set(ana, "num_computed_tokens", held)
+    answer = manager.allocate_slots(ana, new, reserved_blocks=reserved)
+    p.see(answer if granted is None else answer.get_block_ids())
+    p.see(manager.num_free_blocks)
+    assert subject.run(p) == [granted, 3 - (held > 0) - len(granted or [])]
+
+
 def test_02_6_one_token_more_costs_the_same(subject: Any) -> None:
     """Behind 8 blocks in a small pool and behind 256 in a large one: a token that has room, one
     that fills its block, and one that needs another."""

@@ -190,6 +190,15 @@ def test_09_6_blocks_of_every_shape(
             assert np.allclose(back[at], stored[at] * scales[r, c], rtol=1e-6, atol=0)
 
 
+def test_09_6_a_weight_of_16_bits(subject: Any) -> None:
+    """It is widened before anything is divided: 3 / 448 is no number of bfloat16."""
+    p = Program()
+    weight = tensor(p, [[3.0, 1.0, -0.5, 2.0]]).bfloat16()
+    result = p.call(f"{FP8}quantize_block", weight, (1, 4))
+    p.see(item(p, result, 1))
+    assert np.allclose(subject.run(p)[0], [[3 / 448]], rtol=1e-6, atol=0)
+
+
 def test_09_6_a_block_of_zeros(subject: Any) -> None:
     """It stays zeros, beside a block that is not, and one that almost is: no scale is smaller."""
     weight = [[0.0, 0.0, 448.0, -7.0, 8e-12, -4e-12]]

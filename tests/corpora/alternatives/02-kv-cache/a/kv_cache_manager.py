@@ -38,6 +38,7 @@ class KVCacheManager:
         new_computed_blocks=None,
         num_lookahead_tokens=0,
         full_sequence_must_fit=False,
+        reserved_blocks=0,
     ):
         if num_new_tokens <= 0:
             raise ValueError(f"{num_new_tokens} new tokens; at least 1 is needed")
@@ -51,7 +52,7 @@ class KVCacheManager:
         fresh = blocks_for(after + num_lookahead_tokens)
         need = max(fresh, blocks_for(request.num_tokens)) if full_sequence_must_fit else fresh
         sleeping = len([block for block in hits if not block.ref_cnt])
-        if need + sleeping > self.block_pool.num_free_blocks:
+        if need + sleeping + reserved_blocks > self.block_pool.num_free_blocks:
             return None
         given = self._extend_table(request.request_id, hits, fresh)
         if self.enable_caching:

@@ -38,6 +38,7 @@ class KVCacheManager:
         new_computed_blocks=None,
         num_lookahead_tokens=0,
         full_sequence_must_fit=False,
+        reserved_blocks=0,
     ):
         if num_new_tokens < 1:
             raise ValueError("nothing to allocate: num_new_tokens must be at least 1")
@@ -53,7 +54,8 @@ class KVCacheManager:
             tokens = target if target < self.max_model_len else self.max_model_len
             wanted.append((tokens + size - 1) // size - table_length)
         revived = sum(1 for block in hits if block.ref_cnt == 0)
-        if max(*wanted, 0) + revived > self.block_pool.num_free_blocks:
+        free = self.block_pool.num_free_blocks - reserved_blocks
+        if max(*wanted, 0) + revived > free:
             return None
         result = self._extend_table(name, hits, max(wanted[0], 0))
         certain = total if total < request.num_tokens else request.num_tokens

@@ -45,6 +45,7 @@ class KVCacheManager:
         new_computed_blocks=None,
         num_lookahead_tokens=0,
         full_sequence_must_fit=False,
+        reserved_blocks=0,
     ):
         if num_new_tokens < 1:
             raise ValueError(f"num_new_tokens must be positive, not {num_new_tokens}")
@@ -60,7 +61,7 @@ class KVCacheManager:
             reserved = max(reserved, cdiv(rest, self.block_size) if rest > 0 else 0)
         for block in hits:
             reserved += block.ref_cnt == 0
-        if reserved > self.block_pool.num_free_blocks:
+        if reserved + reserved_blocks > self.block_pool.num_free_blocks:
             return None
         extended = self._extend_table(name, hits, new_blocks)
         if self.enable_caching:
