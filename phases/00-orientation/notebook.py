@@ -3,10 +3,10 @@
 # # Phase 00: what happens to one request?
 #
 # You drive the engine by hand, one step at a time, and watch a request move. Four small functions
-# are yours to write, one line each. Before each run you write down a guess.
+# are yours to write, of one to three lines. Before each run you write down a guess.
 #
-# Do this after the four tasks in `labs/00-orientation/request.py`: the engine below runs with **your**
-# `Request`. About ten minutes.
+# Do this after the five tasks: the engine below runs with **your** `Request` and **your** `step`.
+# About ten minutes.
 #
 # | word | meaning |
 # |---|---|
@@ -114,7 +114,8 @@ print("the whole text:", tokenizer.decode(request.all_token_ids))
 score("P1", len(history) - 1)
 
 # %% [markdown]
-# The same as a picture: blue is known, orange is computed. A request ends one token ahead.
+# The same as a picture: blue is known, orange is computed. At the end the last token is known and
+# not computed.
 
 # %%
 statuses, computed, known = zip(*history)

@@ -260,8 +260,8 @@ plt.show()
 # another kernel may do a little better, or find some weights in a cache. Values of 2 and more have
 # reasons that the formula leaves out: norms, rotations and softmax, Python between the operations,
 # thin matrices that use the arithmetic units badly, other programs on the machine. Decode steps of a
-# middle size are worst, because neither limit is fully reached. The roofline is a floor and an order
-# of magnitude; it is no clock. What it tells well is which of two changes is worth trying.
+# middle size are worst, because neither limit is fully reached. The roofline says the least time and
+# its order of magnitude, not the time itself. What it tells well is which of two changes is worth trying.
 
 # %% [markdown]
 # ## 4. How large must a batch be?

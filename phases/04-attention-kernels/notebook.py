@@ -87,8 +87,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Read ana's tokens in order: her eyes jump from block 7 to 2 to 5. A kernel does the same jump with one
-# addition more per key. The grey slots in *her* blocks are the tail that it must not read.
+# Read ana's tokens in order: you go from block 7 to 2 to 5. A kernel does the same jump with one
+# addition more per key. The grey slots in *ana's* blocks are the tail that the kernel must not read.
 
 # %% [markdown]
 # ## 2. The bytes of one decode step

@@ -3,7 +3,7 @@
 # # Phase 05: how does a ragged batch become one forward pass?
 #
 # You replay the guide's three clients on your own code and draw what it does. Then you measure what the
-# ideas are worth: no padding, rows that stay, one move for each hole, a head for those only who need it.
+# ideas are worth: no padding, rows that stay, one move for each hole, a head only for the rows that need it.
 # At the end you load weights into the wrong rows and read what the model says. Small functions are yours
 # to write; each is checked at once. Before each experiment you write down a guess.
 #
@@ -353,8 +353,8 @@ plt.show()
 # The left picture: all three grow with the number of requests. The right one shows the idea. A step of
 # the persistent batch does not know how long its requests are, except for the width of the block table
 # that it hands over. Made anew, each step costs what the whole history costs. Lists are in
-# between: they copy no tokens, but each table once more. With one request alone, plain lists win; the fixed
-# price of a dozen array operations is what you pay for not minding 64.
+# between: they copy no tokens, but each table once more. With one request alone, plain lists win: a
+# dozen array operations have a fixed price, which many requests share.
 #
 # ## 4. Holes
 #

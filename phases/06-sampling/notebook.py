@@ -3,8 +3,8 @@
 # # Phase 06: from logits to text, reproducibly
 #
 # You walk one row of logits through every step, hold sampled counts against theory, look at what
-# temperature and top-p do to a real model, show that a seeded request does not care who sits beside
-# it, and watch text come out of tokens that cut characters and stop strings in half. Small functions
+# temperature and top-p do to a real model, show that a seeded request does not depend on its
+# neighbours, and watch text come out of tokens that cut characters and stop strings in half. Small functions
 # are yours to write; each is checked at once. Before each experiment you write down a guess.
 #
 # Every seed is fixed, so your numbers equal those printed here.
@@ -199,7 +199,7 @@ plt.show()
 # wide in one place and too narrow in the other.
 
 # %% [markdown]
-# ## 4. Does a seeded request care who sits beside it?
+# ## 4. Does a seeded request depend on its neighbours?
 
 # %% tags=["todo"] task="N3" title="Where two outputs part"
 def first_difference(a: list[int], b: list[int]) -> int:

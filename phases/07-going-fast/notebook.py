@@ -2,7 +2,7 @@
 # %% [markdown]
 # # Phase 07: where do the microseconds go?
 #
-# You take one decode step apart: who spends its time, how many launches it is made of, when a launch
+# You take one decode step apart: which part takes its time, how many launches it is made of, when a launch
 # costs more than its work, what padding to buckets wastes, and how many bytes fusion saves. Small
 # functions are yours to write; each is checked at once. Before each experiment you write down a guess.
 #
@@ -39,7 +39,7 @@ BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#
 plt.rcParams |= {"figure.figsize": (7.5, 3.8), "axes.grid": True, "grid.alpha": 0.3}
 
 # %% [markdown]
-# ## 1. Who spends the time of a step?
+# ## 1. Which part takes the time of a step?
 #
 # The bundled model in the real engine. We put a clock around the parts of a step, let a batch decode,
 # and add up. What is left of the whole step has no name of its own: bookkeeping of rows, lists,

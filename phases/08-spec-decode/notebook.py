@@ -3,7 +3,7 @@
 # # Phase 08: several tokens a step, the same text
 #
 # You add up by hand what a wrong replacement does to a distribution, look at how acceptance falls from
-# place to place, let four guessers race on two kinds of text, and work out when guessing stops to pay.
+# place to place, let four proposers race on two kinds of text, and work out when guessing stops to pay.
 # Small functions are yours to write; each is checked at once. Before each experiment you write down a
 # guess. Nothing here is timed, so your numbers equal those printed here.
 #
@@ -145,7 +145,7 @@ plt.show()
 # your own texts, place by place, and not by one number.
 
 # %% [markdown]
-# ## 3. Four guessers, two kinds of text
+# ## 3. Four proposers, two kinds of text
 
 # %% tags=["todo"] task="N3" title="Steps saved"
 def saved(plain_steps: int, drafted_steps: int) -> float:
@@ -191,7 +191,7 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# The loop is the n-gram's home: 4 % of the steps saved on chats, 62 % here, and no model was asked. The heads were
+# On the loop n-grams work best: 4 % of the steps saved on chats, 62 % here, and no model was asked. The heads were
 # trained on the storyteller's chats, and a list of numbers is none. The draft model was, too, but it is a whole
 # language model: it sees the list, and goes on with it. And the texts are the same, whichever proposer guesses, and however badly.
 

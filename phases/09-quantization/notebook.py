@@ -56,7 +56,7 @@ guess = predict("P1", 5, "int4 in groups of 8, with scales of 16 bits: bits a we
 score("P1", bits_a_weight(4, 8))
 
 # %% [markdown]
-# ## 2. Who shares a scale
+# ## 2. Which weights share a scale
 #
 # A random matrix, rounded to 2 to 8 bits in groups of several sizes. The error is relative: |W - Q| / |W|.
 
