@@ -6,8 +6,8 @@
     executor                       └► execute_model ········ sample_tokens ─► result
                                       (the forward pass runs)
 
-``EngineCore`` calls it whenever one plan at a time is on its way. What it hands over as scheduler
-is its own, with its bookkeeping around each call.
+``EngineCore`` calls :func:`step` whenever one plan at a time is on its way. It hands over its own
+scheduler, wrapped so that each call does the engine's bookkeeping as well.
 
 Source: vllm/v1/engine/core.py#L428-L457 (EngineCore.step) @ v0.22.1
 """
