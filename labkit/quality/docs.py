@@ -60,6 +60,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
     from benchmarks import (
         bench_grading,
         bench_offline,
+        bench_quantization,
         bench_serving,
         dot_int8,
         llama_cpp,
@@ -82,6 +83,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
             "serving": bench_serving.report(),
             "llama.cpp": llama_cpp.report(),
             "memory": smollm2.memory_table(),
+            "quantization": bench_quantization.report(),
         },
         ROOT / "docs" / "instructors.md": instructors,
         ROOT / "phases" / "09-quantization" / "05-a-dot-product.md": {"dot": dot_int8.report()},
