@@ -12,6 +12,7 @@ from labkit.inside.serving.turns import SPINS, Stuck, named, run, turns
 def make_output(said: dict[str, Any]) -> Any:
     """A RequestOutput from `{"parts": [...], "finished": ...}`; a part has the fields it names:
     index, text, ids, end, stop, logprob, and `logprobs` (one number a token)."""
+    from mini_vllm.errors import RequestFailure
     from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 
     parts = []
@@ -28,6 +29,7 @@ def make_output(said: dict[str, Any]) -> Any:
     output = RequestOutput("r", None, [1, 2], parts, said.get("finished", False))
     output.num_cached_tokens = said.get("cached", 0)
     output.error = said.get("error")
+    output.failure = RequestFailure(said["failure"]) if "failure" in said else None
     output.kv_transfer_params, output.prompt_logprobs = said.get("kv"), said.get("prompt")
     return output
 
@@ -46,9 +48,11 @@ def tell_output(output: Any) -> dict[str, Any]:
                 "end": part.finish_reason, "stop": part.stop_reason,
             }
         )  # fmt: skip
+    failure = {} if output.failure is None else {"failure": output.failure.message}
     return {
         "parts": parts, "finished": output.finished, "cached": output.num_cached_tokens,
         "error": output.error, "kv": output.kv_transfer_params, "prompt": output.prompt_logprobs,
+        **failure,
     }  # fmt: skip
 
 

@@ -94,12 +94,13 @@ def test_14_1_nothing_is_lost(subject: Any, said: Any) -> None:
 def test_14_1_what_is_said_of_the_whole(subject: Any) -> None:
     """What was said first stays, and what was not said is taken over."""
     one = {"parts": [part(1, "a", {})], "error": "why", "kv": {"from": 1}, "prompt": [None, 5],
-           "cached": 3, "finished": True}  # fmt: skip
-    other = {"parts": [part(0, "b", {})], "error": "no", "kv": {"from": 2}, "prompt": [None]}
+           "cached": 3, "finished": True, "failure": "why"}  # fmt: skip
+    other = {"parts": [part(0, "b", {})], "error": "no", "kv": {"from": 2}, "prompt": [None],
+             "failure": "no"}  # fmt: skip
     for said, kept in (([one, other], one), ([{}, one], one), ([one, {}], one)):
         for aggregate in (True, False):
             merged = play(subject, "merge", aggregate, said)
-            for key in ("error", "kv", "prompt", "finished", "cached"):
+            for key in ("error", "failure", "kv", "prompt", "finished", "cached"):
                 assert merged[key] == kept[key], (key, aggregate)
     merged = play(subject, "merge", True, [one, other])
     assert [p["index"] for p in merged["parts"]] == [1, 0]
