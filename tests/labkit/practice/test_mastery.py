@@ -35,13 +35,13 @@ STEP = {
 
 def test_mastery_counts_all_four(tmp_path: Path) -> None:
     state, phase = State(tmp_path), COURSE.phase("03")
-    assert mastery(phase, state).words() == "debugged 0/4 · changed 0/4"
+    assert mastery(phase, state).words() == "debugged 0/4 · changed 0/5"
     state.put("hunts", "03.1", {"solved": "now"})
     state.put("changes", "03.2", {"solved": "now"})
     state.put("quiz", "03/tokens-of-a-step", {"asked": 4, "right": 3})
     state.put("predictions", "P03.1", {"guess": 9, "actual": 10})
     state.put("predictions", "P03.2", {"guess": 1, "actual": 10})
-    assert mastery(phase, state).words() == "debugged 1/4 · changed 1/4 · predicted 4/6"
+    assert mastery(phase, state).words() == "debugged 1/4 · changed 1/5 · predicted 4/6"
 
 
 def test_the_portfolio_shows_what_was_done_and_no_more(

@@ -181,7 +181,6 @@ NONE_YET = {
         "test_14_12_random_overlaps",
         "test_14_13_random_loads",
         "test_14_13_random_objectives",
-        "test_14_1_what_is_said_of_the_whole",
         "test_14_1_logprobs_by_hand",
         "test_14_5_limits_by_hand",
         "test_14_5_who_has_ended_is_not_aborted",
