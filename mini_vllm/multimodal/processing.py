@@ -136,7 +136,8 @@ class MultiModalProcessor:
             return self._processors[key]
 
     def _make_processor(self, options: Mapping[str, Any]) -> Any:
-        from transformers import AutoImageProcessor
+        # Before 5.18 the package's own name for it asks for torchvision, which is not needed.
+        from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         merged = dict(self.config.mm_processor_kwargs) | dict(options)
         try:

@@ -51,7 +51,9 @@ async def read_body(request: Request) -> dict[str, Any]:
     try:
         value = orjson.loads(data.removeprefix(codecs.BOM_UTF8))  # some Windows programs begin so
     except orjson.JSONDecodeError as error:
-        raise APIError(f"the body is not valid JSON: {error}") from error
+        too_deep = "depth" in str(error)  # in other words in each release of orjson
+        why = "it nests too deep, more than 1,024 levels" if too_deep else error
+        raise APIError(f"the body is not valid JSON: {why}") from error
     if not isinstance(value, dict):
         raise APIError(f"the body is a JSON {type(value).__name__}; it must be an object")
     return value
