@@ -4,6 +4,8 @@
     loop         rows sorted, one `F.linear` an expert
     grouped_mm   rows sorted, `torch._grouped_mm`
     transformers `Qwen3MoeExperts`: its loop over masks ("eager"), and its own grouped_mm
+    vLLM         `CPUFusedMOE`, in a process of its own, where `make real-vllm` has made its
+                 environment; else the program says that it takes no part
 
 Random weights, experts drawn evenly, no router. All ways take turns in one process, and of some
 rounds the best counts: on a shared machine wall time says what the neighbours did.
@@ -16,17 +18,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.bench_offline import vllm_environment
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
+from labkit.trace import real_vllm
 from mini_vllm.model.build import default_dtype
 from mini_vllm.model.layers import Build
 from mini_vllm.model.moe.args import MoEArgs
@@ -42,6 +51,9 @@ TOKENS = (1, 8, 64, 512)
 WANTED = 1.3
 """Most that ours may take of the time of `torch._grouped_mm`."""
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]
+PASSES = 5
+"""One behind the other, of a way in its turn."""
+VLLM_CHILD = Path(__file__).with_name("vllm_moe_child.py")
 
 
 def draw(*shape: int, seed: int) -> Tensor:
@@ -103,19 +115,73 @@ def of_transformers(shape: tuple[int, ...], weights: list[Tensor], way: str) -> 
     return lambda x, scale, ids: layer(x, ids, scale)
 
 
-def best_ms(way: Way, inputs: tuple[Tensor, ...]) -> float:
-    begin = time.process_time_ns()
-    way(*inputs)
-    return (time.process_time_ns() - begin) / 1e6
+class VLLM:
+    """vLLM's experts in a process of its own; a way whose time is that process's."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process, self.folder = process, folder
+
+    def ask(self, **request: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "vLLM's process has ended"
+        return json.loads(answer)
+
+    def load(self, weights: Sequence[Tensor]) -> None:
+        file = self.folder / "weights"
+        torch.save({"w13": weights[0], "w2": weights[1]}, file)
+        print(f"vLLM takes {self.ask(load=str(file))}")
+
+    def __call__(self, x: Tensor, scale: Tensor, ids: Tensor) -> Tensor:
+        file = self.folder / "inputs"
+        torch.save({"x": x, "scale": scale, "ids": ids}, file)
+        self.ms = self.ask(run=str(file))
+        output: Tensor = torch.load(f"{file}.out")
+        return output
+
+
+@contextmanager
+def started_vllm() -> Iterator[VLLM | None]:
+    """None where vLLM is not installed, which is said aloud."""
+    if not (real_vllm.FOLDER / "complete").is_file():
+        print("vLLM takes no part: it is not installed here; `make real-vllm` does it")
+        yield None
+        return
+    python = str(real_vllm.FOLDER / "bin" / "python")
+    environment = os.environ | vllm_environment(python) | {"OMP_NUM_THREADS": "1"}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            [python, str(VLLM_CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, env=environment,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdin is not None
+        yield VLLM(process, Path(folder))
+        process.stdin.close()
+
+
+def spent_ms(way: Way, inputs: tuple[Tensor, ...]) -> float:
+    """The shortest of some passes, in milliseconds: the first have their weights to fetch, and
+    ways that share them would be ahead."""
+    spent = []
+    for _ in range(PASSES):
+        begin = time.process_time_ns()
+        way(*inputs)
+        ms = (time.process_time_ns() - begin) / 1e6
+        spent.append(way.ms if isinstance(way, VLLM) else ms)
+    return min(spent)
 
 
 def measure(
-    name: str, dtype: torch.dtype, tokens: Sequence[int], rounds: int
+    name: str, dtype: torch.dtype, tokens: Sequence[int], rounds: int, other: VLLM | None
 ) -> list[dict[str, Any]]:
     shape = experts, k, hidden, inner = SHAPES[name]
     sizes = (experts, 2 * inner, hidden), (experts, hidden, inner)
     weights = [(draw(*size, seed=i) / 16).to(dtype) for i, size in enumerate(sizes)]
-    ways = {
+    ways: dict[str, Way] = {
         "ours": ours(shape, weights, dtype, ""),
         "ours int8": ours(shape, weights, dtype, "int8"),
         "loop": sorted_rows(loop_product, weights),
@@ -123,6 +189,9 @@ def measure(
         "transformers eager": of_transformers(shape, weights, "eager"),
         "transformers grouped_mm": of_transformers(shape, weights, "grouped_mm"),
     }
+    if other is not None:
+        other.load(weights)
+        ways["vLLM"] = other
     rows = []
     for count in tokens:
         scores = draw(count, experts, seed=7).softmax(-1)
@@ -132,7 +201,7 @@ def measure(
         for way, run in ways.items():
             error = float((run(*inputs).float() - right).norm() / right.norm())
             assert error < 0.03, f"{way} differs from the loop by {error:.1e}"
-        turns = [{way: best_ms(run, inputs) for way, run in ways.items()} for _ in range(rounds)]
+        turns = [{way: spent_ms(run, inputs) for way, run in ways.items()} for _ in range(rounds)]
         best = {way: round(min(turn[way] for turn in turns), 3) for way in ways}
         ratio = round(best["ours"] / best["grouped_mm"], 2)
         hit = len(ids.unique())
@@ -163,10 +232,10 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    with torch.inference_mode():
+    with torch.inference_mode(), started_vllm() as other:
         for name in args.shapes:
             for dtype in args.dtypes:
-                rows += measure(name, getattr(torch, dtype), args.tokens, args.rounds)
+                rows += measure(name, getattr(torch, dtype), args.tokens, args.rounds, other)
     worst = max(row["ratio"] for row in rows)
     print(f"ours / torch._grouped_mm: at most {worst}; wanted {WANTED}")
     if args.save:
