@@ -36,7 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ START, PEAK = "start to first token, s", "peak memory, MiB"
 ROUNDS, SECONDS = 3, 1.0
 VLLM_KIND = "float32"
 """Whose rates vLLM takes part in."""
+BESIDE_VLLM = "beside vLLM"
+"""Where the turns of three engines are saved."""
 VLLM_CHILD = Path(__file__).with_name("vllm_child.py")
 Tokens = list[list[int]]
 Answer = tuple[list[float], Tokens]
@@ -437,11 +439,11 @@ def report(path: Path = RESULTS) -> str:
     the rows that vLLM took part in."""
     saved = json.loads(path.read_text(encoding="utf-8"))
     tables = [table(clock, saved[clock]) for clock in CLOCKS if clock in saved]
-    return "\n\n".join([*tables, *three_engines(saved.get("wall", {}).get(VLLM_KIND, {}))])
+    return "\n\n".join([*tables, *three_engines(saved.get(BESIDE_VLLM, {}))])
 
 
-def three_engines(rows: Rows) -> Iterator[str]:
-    """A table of the rows that vLLM took part in, if there are any."""
+def three_engines(rows: Mapping[str, Any]) -> Iterator[str]:
+    """A table of the rows that vLLM took part in, if there are any, and on which machine."""
     found = {name: row for name, row in rows.items() if "vLLM" in row}
     if found:
         engines = ("ours", "llama.cpp", "vLLM")
@@ -449,7 +451,7 @@ def three_engines(rows: Rows) -> Iterator[str]:
         for name, row in found.items():
             cells = (f"{row[engine]:,.{1 if row[engine] < 10 else 0}f}" for engine in engines)
             lines.append(f"| {name} | {' | '.join(cells)} |")
-        yield "\n".join(lines)
+        yield "\n".join([*lines, "", about(rows["machine"], rows["loads"].values())])
 
 
 def table(clock: str, saved: Mapping[str, Any]) -> str:
@@ -460,12 +462,18 @@ def table(clock: str, saved: Mapping[str, Any]) -> str:
         cells = [cell(saved[kind].get(name)) for kind in kinds]
         if any(cells):
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    first = saved[kinds[0]]["machine"]
     loads = [load for kind in kinds for load in saved[kind]["loads"].values()]
-    about = f"{first['cores']} cores, {first['cpu']} ({', '.join(first['features'])})"
+    return "\n".join([*lines, "", about(saved[kinds[0]]["machine"], loads)])
+
+
+def about(machine: Mapping[str, Any], loads: Iterable[Sequence[float]]) -> str:
+    """The line below a table."""
+    loads = list(loads)
+    where = f"{machine['cores']} cores, {machine['cpu']} ({', '.join(machine['features'])})"
     between = f"between {min(map(min, loads)):.0f} and {max(map(max, loads)):.0f}"
-    busy = f"the machine's load was {between}, of which the benchmark itself is one or two"
-    return "\n".join([*lines, "", f"{about}; {busy}."])
+    return (
+        f"{where}; the machine's load was {between}, of which the benchmark itself is one or two."
+    )
 
 
 def guide_rows(path: Path = RESULTS) -> list[str]:
@@ -504,6 +512,12 @@ def cell(row: Mapping[str, float] | None, limit: bool = True) -> str:
     return " / ".join(f"{row[key]:,.{digits}f}" for key in keys)
 
 
+def keep(column: dict[str, Any], rows: Rows, groups: Sequence[str], load: list[float]) -> None:
+    """Write rows into a column of the saved figures, over those of the same name."""
+    column["loads"] = column.get("loads", {}) | dict.fromkeys(groups, load)
+    column |= rows | {"machine": machine() | cpu()}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)}; default all")
@@ -528,9 +542,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"load {load[0]:.1f} before, {load[1]:.1f} after", flush=True)
         if args.save:
             saved = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-            column = saved.setdefault(args.clock, {}).setdefault(kind, {})
-            column["loads"] = column.get("loads", {}) | dict.fromkeys(groups, load)
-            column |= rows | {"machine": machine() | cpu()}
+            beside = {name: row for name, row in rows.items() if "vLLM" in row}
+            if beside:  # three in turns are a table of their own
+                keep(saved.setdefault(BESIDE_VLLM, {}), beside, groups, load)
+            else:
+                keep(saved.setdefault(args.clock, {}).setdefault(kind, {}), rows, groups, load)
             write_text(RESULTS, json.dumps(saved, indent=1) + "\n")
             write_guide()
     return 0

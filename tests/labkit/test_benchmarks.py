@@ -128,8 +128,13 @@ def test_tokens_of_three_engines_are_the_same_or_not() -> None:
     engines = {"ours": engine(6), "llama.cpp": engine(6), "vLLM": engine(7)}
     row = llama_cpp.in_turns(engines, [[1], [2]], 2, 1)
     assert row["same_tokens"] == 1 and row["vLLM"] == 2.0
-    (text,) = llama_cpp.three_engines({"decode, 1 request": row, "a row without": {"ours": 1}})
-    assert text.splitlines()[2:] == ["| decode, 1 request | 2.0 | 2.0 | 2.0 |"]
+    machine = {"cores": 2, "cpu": "a CPU", "features": ["avx2"]}
+    saved = {"decode, 1 request": row, "machine": machine, "loads": {"decode": [0.6, 2.2]}}
+    (text,) = llama_cpp.three_engines(saved)
+    assert text.splitlines()[2] == "| decode, 1 request | 2.0 | 2.0 | 2.0 |"
+    assert text.splitlines()[-1].startswith(
+        "2 cores, a CPU (avx2); the machine's load was between 1"
+    )
 
 
 def test_vllm_that_is_not_installed_is_said_aloud(
