@@ -32,10 +32,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.bench_offline import vllm_environment
+from benchmarks.bench_offline import installed_vllm, vllm_environment
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
-from labkit.trace import real_vllm
 from mini_vllm.model.build import default_dtype
 from mini_vllm.model.layers import Build
 from mini_vllm.model.moe.args import MoEArgs
@@ -145,11 +144,11 @@ class VLLM:
 @contextmanager
 def started_vllm() -> Iterator[VLLM | None]:
     """None where vLLM is not installed, which is said aloud."""
-    if not (real_vllm.FOLDER / "complete").is_file():
-        print("vLLM takes no part: it is not installed here; `make real-vllm` does it")
+    found = installed_vllm()
+    if found is None:
         yield None
         return
-    python = str(real_vllm.FOLDER / "bin" / "python")
+    python = str(found)
     environment = os.environ | vllm_environment(python) | {"OMP_NUM_THREADS": "1"}
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -32,6 +32,7 @@ from typing import Any
 
 from labkit.gpu.workload import SHAPE as QWEN3_0_6B
 from labkit.gpu.workload import num_weights, write_model
+from labkit.trace import real_vllm
 
 TINY = {
     "num_hidden_layers": 4,
@@ -232,6 +233,14 @@ def child(engine: str, name: str) -> None:
         print("BENCH ready", flush=True)
         for _ in sys.stdin:
             print(f"BENCH {run()}", flush=True)
+
+
+def installed_vllm() -> Path | None:
+    """The interpreter that has vLLM; None where there is none, which is said aloud."""
+    if (real_vllm.FOLDER / "complete").is_file():
+        return real_vllm.FOLDER / "bin" / "python"
+    print("vLLM takes no part: it is not installed here; `make real-vllm` does it", flush=True)
+    return None
 
 
 def vllm_environment(python: str) -> dict[str, str]:

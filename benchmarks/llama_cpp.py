@@ -41,11 +41,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_offline import best_seconds, cpu, vllm_environment
+from benchmarks.bench_offline import best_seconds, cpu, installed_vllm, vllm_environment
 from benchmarks.bench_scheduler import machine
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
-from labkit.trace import real_vllm
 from mini_vllm import LLM, SamplingParams, hub
 from mini_vllm.kernels.native import cache_folder
 
@@ -158,10 +157,7 @@ def vllm_python(kind: str, clock: str) -> Path | None:
     """The interpreter that has vLLM; None where it takes no part, which is said aloud."""
     if kind != VLLM_KIND or clock != "wall":
         return None
-    if (real_vllm.FOLDER / "complete").is_file():
-        return real_vllm.FOLDER / "bin" / "python"
-    print("vLLM takes no part: it is not installed here; `make real-vllm` does it", flush=True)
-    return None
+    return installed_vllm()
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def test_tokens_of_three_engines_are_the_same_or_not() -> None:
 def test_vllm_that_is_not_installed_is_said_aloud(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(llama_cpp.real_vllm, "FOLDER", tmp_path)
+    monkeypatch.setattr(bench_offline.real_vllm, "FOLDER", tmp_path)
     assert llama_cpp.vllm_python("float32", "wall") is None
     assert "vLLM takes no part: it is not installed here" in capsys.readouterr().out
     (tmp_path / "complete").touch()

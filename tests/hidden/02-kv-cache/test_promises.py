@@ -484,7 +484,7 @@ def test_02_6_the_gate_for_a_request_with_room(
 def test_02_6_so_many_blocks_stay_free(
     subject: Any, held: int, new: int, reserved: int, granted: list[int] | None
 ) -> None:
-    """Of three blocks of 4 tokens, behind what ana holds; also where she takes none. A refusal
+    """Of three blocks of 4 tokens, behind what ana holds; also where ana takes none. A refusal
     changes nothing."""
     p = Program()
     manager = make_manager(p, 3)
