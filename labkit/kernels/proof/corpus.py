@@ -4,6 +4,7 @@
     cheats/, cheats.toml    ways to pass without solving the problem
     equivalent.toml         changes of our kernels that change nothing
     results.json            every other change by rule, and what finds it out
+    planted.toml            changes by hand, each with the case that must find it out
     checker.toml            checks taken out of the checker; its self-test fails
 
 All in `tests/corpora/kernel_corpus`. `python -m labkit kernel-corpus` judges
