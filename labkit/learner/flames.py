@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -57,13 +58,17 @@ def sampled(found: Counter[tuple[str, ...]]) -> Iterator[None]:
         ValueError: outside of the main thread, which alone hears the timer.
     """
 
-    last = time.process_time()
+    last, is_looking = time.process_time(), False
 
     def look(_: int, frame: FrameType | None) -> None:
-        nonlocal last  # a system may ring at its own ticks only, which lie further apart
+        nonlocal last, is_looking
+        if is_looking:
+            return  # it rang while the stack was read: that time is the profiler's
+        is_looking = True
+        # A system may ring at its own ticks only, which lie further apart than INTERVAL.
         now = time.process_time()
         found[stack_of(frame)] += now - last  # type: ignore[assignment]
-        last = now
+        last, is_looking = time.process_time(), False
 
     before = signal.signal(signal.SIGPROF, look)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL, INTERVAL)
@@ -88,17 +93,32 @@ def stack_of(frame: FrameType | None) -> tuple[str, ...]:
     """The functions of a stack, the outermost first, as `file.py:function`."""
     names: list[str] = []
     while frame is not None and len(names) < DEEPEST:
-        code = frame.f_code
-        names.append(f"{place(code.co_filename)}:{code.co_qualname}")
+        names.append(name_of(frame))
         frame = frame.f_back
     return tuple(reversed(names))
 
 
+def name_of(frame: FrameType) -> str:
+    """`file.py:function`. The `__init__` that a dataclass makes has no file and says that it was
+    made in one; it is named by its class."""
+    code = frame.f_code
+    if code.co_filename == "<string>" and code.co_name == "__init__":
+        made = type(frame.f_locals.get(code.co_varnames[0]))
+        file = getattr(sys.modules.get(made.__module__), "__file__", None) or made.__module__
+        return f"{place(file)}:{made.__qualname__}.__init__"
+    return f"{place(code.co_filename)}:{code.co_qualname}"
+
+
+@cache
 def place(file: str) -> str:
-    """A file of this repository by its path in it, others by their last two names."""
-    if file.startswith(ENGINE) and "site-packages" not in file:
+    """A file of this repository by its path in it, of a package by its path in that, others by
+    their last two names."""
+    parts = Path(file).parts
+    if "site-packages" in parts:
+        return "/".join(parts[parts.index("site-packages") + 1 :])
+    if file.startswith(ENGINE):
         return file[len(ENGINE) + 1 :]
-    return "/".join(Path(file).parts[-2:])
+    return "/".join(parts[-2:])
 
 
 def device_stacks(events: Sequence[Any]) -> dict[tuple[str, ...], float]:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from labkit.course import source
-from labkit.course.console import Screen, course, polite, ready_phase
+from labkit.course.console import Screen, course, polite, ready_phase, some
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
 from labkit.practice import copies, hunts
@@ -17,7 +17,8 @@ from labkit.practice.hunts import CLUES, Hunt
 
 SHOWN_LINES = 3
 TABLE = "hunts"
-"""In `.labkit/state.json`: hunt -> {"begun": when, "clues": n, "named": …, "solved": when}."""
+"""In `.labkit/state.json`: hunt -> {"begun": when, "own": whether the copy was made of the
+learner's module, "clues": n, "named": …, "solved": when}."""
 
 
 @polite
@@ -27,7 +28,8 @@ def main(
     clue: bool = typer.Option(False, "--clue", help="the next clue: where, which rule, when"),
     again: bool = typer.Option(False, "--again", help="begin anew; what you have is backed up"),
     tell: bool = typer.Option(False, "--tell", help="give up, and hear the whole story"),
-    profile: bool = typer.Option(False, help="where the report's script spends its time"),
+    run: bool = typer.Option(False, "--run", help="the report's script alone, with your file"),
+    profile: bool = typer.Option(False, "--profile", help="where that script spends its time"),
     yes: bool = typer.Option(False, "--yes", help="begin, though the copy solves open tasks"),
 ) -> None:
     """Find and mend a bug that an engine really had; the hidden suite judges."""
@@ -50,6 +52,8 @@ def main(
         start(out, hunt)
     elif clue:
         show_clues(out, hunt)
+    elif run:
+        raise typer.Exit(hunts.rerun(hunt))
     elif profile:
         raise typer.Exit(hunts.profile(hunt, hunt.folder / "profile.html"))
     elif name:
@@ -71,8 +75,8 @@ def show_all(out: Screen, phase: Phase) -> None:
     if not found:
         raise ManifestError(f"phase {phase.number} has no hunts")
     out.line(f"hunt-{phase.number} · {phase.title}", "bold")
-    out.line("Each is a bug that is put into a copy of the engine's module. Your files stay as"
-             " they are.")  # fmt: skip
+    out.line("Each is a bug that is put into a copy of one module: of yours, where its tasks are"
+             " green, else of the engine's. Your files stay as they are.")  # fmt: skip
     out.line()
     for hunt in found:
         record = record_of(hunt)
@@ -80,8 +84,18 @@ def show_all(out: Screen, phase: Phase) -> None:
         mark, style = {"solved": ("✓", "green"), "begun": ("…", "yellow")}.get(word, ("○", "dim"))
         out.line(f"{mark} {hunt.id} {hunt.title}  ({word})", style, 2)
     out.line()
-    following = next((h for h in found if "solved" not in record_of(h)), found[0])
-    out.line(f"next: make hunt-{following.id}", "bold")
+    say_next(out, phase)
+
+
+def say_next(out: Screen, phase: Phase) -> None:
+    """The phase's first hunt that is open."""
+    found = hunts.load(phase)
+    following = next((hunt for hunt in found if "solved" not in record_of(hunt)), None)
+    if following is not None:
+        out.line(f"next: make hunt-{following.id}", "bold")
+        return
+    again = f'make hunt-{found[0].id} ARGS="--again"'
+    out.line(f"all hunts of this phase are solved; {again} begins one anew", "bold")
 
 
 def start(out: Screen, hunt: Hunt) -> None:
@@ -100,11 +114,13 @@ def start(out: Screen, hunt: Hunt) -> None:
         out.pair("look", f"make inspect TRACE={trace}", "", 0, 6)
     out.pair("mend", hunt.shown(hunt.file), "", 0, 6)
     out.pair("then", f"make hunt-{hunt.id}", "", 0, 6)
-    if hunt.wrong_fixes:
+    out.pair("try", f'make hunt-{hunt.id} ARGS="--run"', "", 0, 6)
+    if hunt.is_seen_in_a_profile:
         out.pair("slow?", f'make hunt-{hunt.id} ARGS="--profile"', "", 0, 6)
     out.pair("stuck?", f'make hunt-{hunt.id} ARGS="--clue"', "", 0, 6)
     out.pair("sure?", f'make hunt-{hunt.id} ARGS="--name THE_FUNCTION"', "", 0, 6)
-    put(hunt, begun=copies.now(), clues=0)
+    own = copies.own_text(hunt.phase, hunt.mistake.module) is not None
+    put(hunt, begun=copies.now(), clues=0, own=own)
 
 
 def show_clues(out: Screen, hunt: Hunt) -> None:
@@ -121,7 +137,8 @@ def check_name(out: Screen, hunt: Hunt, name: str) -> bool:
     right = hunt.mistake.function
     good = name in (right, right.rpartition(".")[2])
     if good:
-        out.line(f"✓ {right} it is. Mend it in {hunt.shown(hunt.file)}.", "green")
+        left = "" if "solved" in record_of(hunt) else f" Mend it in {hunt.shown(hunt.file)}."
+        out.line(f"✓ {right} it is.{left}", "green")
         put(hunt, named=right)
     elif name not in function_names(hunt):
         out.line(f"✗ {hunt.file.name} has no function {name}", "red")
@@ -149,7 +166,10 @@ def check(out: Screen, hunt: Hunt) -> bool:
         out.line(f'next: edit {hunt.shown(hunt.file)}; make hunt-{hunt.id} ARGS="--clue" helps',
                  "bold")  # fmt: skip
         return False
-    out.line("✓ the script prints what it should", "green")
+    last = f": {seen.splitlines()[-1]}" if hunt.wrong_fixes else ""
+    out.line(f"✓ the script prints what it should{last}", "green")
+    tasks = some(hunts.judged_tasks(hunt))
+    out.line(f"running the hidden tests of {tasks}, which may take a minute …", "dim")
     result = hunts.judge(hunt)
     failed = [test for test in result.tests if not test.passed]
     if result.broken or failed or not result.tests:
@@ -160,6 +180,8 @@ def check(out: Screen, hunt: Hunt) -> bool:
     show_story(out, hunt)
     if "solved" not in record_of(hunt):
         put(hunt, solved=copies.now())
+    out.line()
+    say_next(out, hunt.phase)
     return True
 
 
@@ -185,7 +207,15 @@ def show_failed(
         out.line(title, indent=4)
     if len(titles) > SHOWN_LINES:
         out.line(f"and {len(titles) - SHOWN_LINES} more", "dim", 4)
-    out.line("The symptom is gone and something else is wrong: mend the cause, not the symptom.")
+    if result.broken or not failed:
+        out.line(f"next: edit {hunt.shown(hunt.file)}, then make hunt-{hunt.id}", "bold")
+        return
+    out.line("The script's output is right now, and these tests fail: the mend does too little,"
+             " too much, or more work than it needs. The function's docstring says what is"
+             " asked.")  # fmt: skip
+    if record_of(hunt).get("own"):
+        out.line(f"The rest of the file is your own code: make grade-{hunt.phase.number} tells"
+                 " whether these tests failed before.")  # fmt: skip
     out.line(f"next: edit {hunt.shown(hunt.file)}, then make hunt-{hunt.id}", "bold")
 
 

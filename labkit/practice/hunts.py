@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from labkit.process import overlay
 
 CLUES = ("where to look", "which rule is broken", "where it shows")
 KEYS = {"title", "mutant", "row", "symptom", "script", "clues", "story"}
-OPTIONAL = {"row", "wrong_fixes"}
+OPTIONAL = {"row", "wrong_fixes", "profile"}
 SCRIPT_SECONDS = 180.0
 PROFILED = """
 Where the script spends its time, as a flame graph of functions:
@@ -50,6 +50,8 @@ class Hunt:
         story: what it was, told after the hunt.
         wrong_fixes: where the engine is right and slow: named mistakes of the same
             function that do less work, and are wrong. The hidden suite refuses each.
+    profile: false where what grows takes no time of the processor, so that a profile
+        of the script does not name the function: bytes to a device, pauses of a loop.
     """
 
     phase: Phase
@@ -62,6 +64,11 @@ class Hunt:
     clues: tuple[str, ...]
     story: str
     wrong_fixes: tuple[mistakes.Mutant, ...] = ()
+    profile: bool = True
+
+    @property
+    def is_seen_in_a_profile(self) -> bool:
+        return bool(self.wrong_fixes) and self.profile
 
     @property
     def exercise(self) -> Exercise:
@@ -100,7 +107,7 @@ def load(phase: Phase) -> list[Hunt]:
         if set(entry) | OPTIONAL != KEYS | OPTIONAL:
             raise ManifestError(f"{where}: its keys are {', '.join(sorted(entry))}; they must be"
                                 f" {', '.join(sorted(KEYS))}; row may be left out, and wrong_fixes"
-                                " be added")  # fmt: skip
+                                " and profile be added")  # fmt: skip
         named = [entry["mutant"], *entry.get("wrong_fixes", [])]
         for name in named:
             if name not in known:
@@ -110,10 +117,11 @@ def load(phase: Phase) -> list[Hunt]:
             raise ManifestError(f"{where}: it has {len(entry['clues'])} clues; give {len(CLUES)}")
         mistake, *wrong = (mistakes.load_one(phase, where, known[name]) for name in named)
         texts = {key: entry.get(key, "").strip() for key in KEYS - {"clues", "mutant"}}
+        profile = entry.get("profile", True)
         clues = tuple(clue.strip() for clue in entry["clues"])
         hunts.append(
             Hunt(phase, f"{phase.number}.{number}", mistake=mistake, clues=clues,
-                 wrong_fixes=tuple(wrong), **texts)
+                 wrong_fixes=tuple(wrong), profile=profile, **texts)
         )  # fmt: skip
     return hunts
 
@@ -138,10 +146,14 @@ def buggy_text(hunt: Hunt) -> str:
     return mistake.text
 
 
+def environment(hunt: Hunt, mapping: Mapping[str, str]) -> dict[str, str]:
+    """Of a process that has these files in the engine."""
+    return overlay.environment(hunt.phase.root, mapping) | hunt.phase.environment
+
+
 def observe(hunt: Hunt, mapping: Mapping[str, str], timeline: Path | None = None) -> str:
     """What the hunt's script prints with these files in the engine."""
-    env = overlay.environment(hunt.phase.root, mapping)
-    env |= hunt.phase.environment
+    env = environment(hunt, mapping)
     if timeline:
         env[scenes.TIMELINE] = str(timeline)
     try:
@@ -159,10 +171,22 @@ def profile(hunt: Hunt, page: Path) -> int:
     """Run the report's script under the profiler, with the working copy in the engine, and write
     the page; its exit code. The first lines that it prints name the functions with the most time
     of their own."""
-    env = overlay.environment(hunt.phase.root, {hunt.mistake.module: str(hunt.file)})
-    env |= hunt.phase.environment
     words = ["-m", "labkit.learner.flames", hunt.shown(page), "--title", hunt.title]
     words += ["--script", hunt.shown(hunt.folder / "reproduce.py")]
+    return run_with_copy(hunt, words)
+
+
+def rerun(hunt: Hunt) -> int:
+    """Run `reproduce.py` as it stands, with the working copy in the engine; its exit code. What
+    either prints is seen at once, so both may be changed to print more."""
+    path = str(hunt.folder / "reproduce.py")
+    start = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+    return run_with_copy(hunt, ["-c", start, path])
+
+
+def run_with_copy(hunt: Hunt, words: Sequence[str]) -> int:
+    """The exit code of Python with these arguments and the working copy in the engine."""
+    env = environment(hunt, {hunt.mistake.module: str(hunt.file)})
     command = [sys.executable, "-W", "ignore", *words]
     return subprocess.run(command, env=env, cwd=hunt.phase.root).returncode
 
@@ -202,7 +226,7 @@ What we see:
 {seen}
 ```
 
-What another engine of yours says:
+What the same script prints with an engine that has no such mistake:
 
 ```
 {expected}
@@ -211,14 +235,24 @@ What another engine of yours says:
 The mistake is in `{hunt.file.name}`, in one function. Mend it there, then:
 
     make hunt-{hunt.id}
-{PROFILED.format(hunt=hunt) if hunt.wrong_fixes else ""}"""
+
+The script alone, with your file and without the tests. Print in both what you like, and try other
+sizes in `reproduce.py`; what is judged is the script above:
+
+    make hunt-{hunt.id} ARGS="--run"
+{PROFILED.format(hunt=hunt) if hunt.is_seen_in_a_profile else ""}"""
 
 
 # ------------------------------------------------------------------ what is judged
+def judged_tasks(hunt: Hunt) -> list[str]:
+    """The tasks of the hunt's module: a mend may break a neighbour."""
+    return [task.id for task in hunt.phase.of_module(hunt.mistake.module)]
+
+
 def judge(hunt: Hunt) -> public.PhaseResult:
     """The hidden tests of the tasks of the hunt's module, on the working copy."""
-    tasks = [task.id for task in hunt.phase.of_module(hunt.mistake.module)]
-    return run_hidden(hunt.phase, {hunt.mistake.module: str(hunt.file)}, seed=1, tasks=tasks)
+    files = {hunt.mistake.module: str(hunt.file)}
+    return run_hidden(hunt.phase, files, seed=1, tasks=judged_tasks(hunt))
 
 
 def row_text(hunt: Hunt) -> str:
@@ -230,5 +264,5 @@ def row_text(hunt: Hunt) -> str:
         if hunt.row and found and found[1] == hunt.row:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             where = LINK.sub(r"\1 (\2)", cells[1])
-            return f"{where}: {cells[2]} At the pins of this catalogue: {cells[3]}."
+            return f"{where}: {cells[2]} In the versions that this course pins: {cells[3]}."
     return ""

@@ -122,7 +122,8 @@ class GroupManager:
         """Give back the blocks of which no later token reads a token, the newest first.
 
         The null block takes their places, so a table keeps its length. They keep their hashes, so a
-        later request may find them. What stands before a null block went earlier.
+        later request may find them. What stands before a null block went earlier, so a call costs
+        the blocks that go, however long the table is.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L420-L461
         (SingleTypeKVCacheManager.remove_skipped_blocks) @ v0.22.1
@@ -392,6 +393,8 @@ class StateManager(GroupManager):
         """In mode "align": extend a table to ``num_tokens`` tokens by null blocks, and one new
         block at its end, for there is one state. Note where it was before (``last_state``). A
         table that is long enough stays as it is. In the other modes as of every kind.
+
+        A call costs what it appends, however long the table is.
 
         Returns:
             What it appended, null blocks included.

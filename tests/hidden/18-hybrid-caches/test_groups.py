@@ -209,7 +209,7 @@ def test_18_3_names_stay(subject: Any, reference: Any, hy: Any) -> None:
 
 
 def test_18_3_a_step_costs_what_goes(subject: Any, hy: Any) -> None:
-    """Behind 10 null blocks and behind 2000."""
+    """As much work behind 2000 null blocks as behind 10: what went earlier is not looked at."""
     p = Program()
     for nulls in (10, 2000):
         owner = hy.manager(p, {"kind": "sliding_window", "block_size": 4, "window": 5})
@@ -396,7 +396,7 @@ def test_18_7_a_state_of_this_step_is_waited_for(
 
 
 def test_18_7_a_long_request_costs_no_more(subject: Any, hy: Any) -> None:
-    """One more block behind 10 of them and behind 2000."""
+    """One more block is as much work behind 2000 of them as behind 10."""
     p = Program()
     for nulls in (10, 2000):
         owner = hy.manager(p, {"kind": "mamba", "block_size": 4, "mode": "align"})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 import typer
 
+from labkit.course import source
 from labkit.course.console import Screen
 from labkit.course.files import write_text
 from labkit.course.manifest import Course, ManifestError, Phase
@@ -40,6 +43,20 @@ def test_a_hunt_says_no_more_than_a_user_would(hunt: Hunt) -> None:
     assert name not in hunt.title + hunt.symptom
     assert hunt.symptom and hunt.story and all(hunt.clues)
     assert not hunt.row or hunts.row_text(hunt), f"{hunt.row} is no row of HISTORY.md"
+
+
+@pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.id)
+def test_the_mistake_is_written_as_code_is(hunt: Hunt) -> None:
+    """What no engine would have, such as `if False`, shows the place before the report is read."""
+    wrong = source.function_text(
+        hunt.mistake.text, source.find(hunt.mistake.text, hunt.mistake.function)
+    )
+    assert max(map(len, wrong.splitlines())) <= 100
+    for node in ast.walk(ast.parse(textwrap.dedent(wrong))):
+        if isinstance(node, ast.If | ast.IfExp):
+            assert not isinstance(node.test, ast.Constant), ast.unparse(node)
+        if isinstance(node, ast.Assign):
+            assert ast.unparse(node.targets[0]) != ast.unparse(node.value), ast.unparse(node)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +161,10 @@ def hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hunt:
 
 def run(*words: str, **options: object) -> int:
     """The exit code of the command."""
-    given = dict.fromkeys(("clue", "again", "tell", "profile"), False) | {"name": "", "yes": True}
+    given = dict.fromkeys(("clue", "again", "tell", "run", "profile"), False) | {
+        "name": "",
+        "yes": True,
+    }
     given |= options
     try:
         hunt_command.main(*words, **given)
@@ -154,36 +174,41 @@ def run(*words: str, **options: object) -> int:
 
 
 def test_a_hunt_from_its_report_to_its_story(
-    hunt: Hunt, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hunt: Hunt, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("07.1") == 0  # begins
     report = (hunt.folder / "REPORT.md").read_text(encoding="utf-8")
     assert "33 users: a graph of  64 rows" in report and "make hunt-07.1" in report
     begun = hunt.file.read_text(encoding="utf-8")
-    capsys.readouterr()
+    capfd.readouterr()
+
+    hunt.file.write_text(begun + "\nprint('the copy is loaded')\n", encoding="utf-8")
+    mine = f"import {hunt.mistake.module}; print('and my own script')"
+    (hunt.folder / "reproduce.py").write_text(mine, encoding="utf-8")
+    assert run("07.1", run=True) == 0
+    assert "the copy is loaded\nand my own script" in capfd.readouterr().out
+    hunt.file.write_text(begun, encoding="utf-8")
 
     assert run("07.1") == 1  # nothing was mended
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "✗ the user still sees" in shown and "next: edit" in shown
 
     assert run("07.1", clue=True) == 0
-    assert "1 of 3, where to look" in capsys.readouterr().out
+    assert "1 of 3, where to look" in capfd.readouterr().out
     assert run("07.1", name="choose_bucket") == 1
     assert run("07.1", name="make_buckets") == 0
 
     monkeypatch.setattr(hunts, "run_hidden", fake_hidden(hunt.phase))
     hunt.file.write_text(hunt.phase.reference_file(hunt.mistake.module).read_text())
     assert run("07.1") == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "✓ the script prints what it should" in shown
-    assert "It was make_buckets, task 07.1" in shown
+    assert "It was make_buckets, task 07.1" in shown and "next: make hunt-07.2" in shown
+    assert run("07.1", name="make_buckets") == 0
+    assert "Mend it" not in capfd.readouterr().out
 
     assert run("07.1", again=True) == 0
     assert hunt.file.read_text(encoding="utf-8") == begun
-
-
-NO_TIME = ("05.4", "14.4")
-"""What grows there is no time of the processor: bytes to a device, and pauses of a loop."""
 
 
 @pytest.mark.parametrize(
@@ -191,7 +216,7 @@ NO_TIME = ("05.4", "14.4")
     [
         pytest.param(hunt, marks=() if hunt.id == "02.4" else pytest.mark.slow, id=hunt.id)
         for hunt in SLOW_ENGINES
-        if hunt.id not in NO_TIME
+        if hunt.is_seen_in_a_profile
     ],
 )
 def test_a_profile_names_the_function_that_is_slow(
@@ -204,6 +229,34 @@ def test_a_profile_names_the_function_that_is_slow(
     assert slow.title in page and "labkit/inside/cost.py" not in page
     frame = rf'title="[^"]*{re.escape(slow.mistake.function)}[^"]* ms, ([\d.]+)%"'
     assert max(map(float, re.findall(frame, page))) > 25, capfd.readouterr().out
+
+
+def test_a_hunt_that_takes_no_time_does_not_send_to_the_profile() -> None:
+    unseen = {hunt.id for hunt in SLOW_ENGINES if not hunt.is_seen_in_a_profile}
+    assert unseen == {"05.4", "14.4"}
+    for hunt in SLOW_ENGINES:
+        assert ("--profile" in hunts.report(hunt, "", "", False)) == hunt.is_seen_in_a_profile
+
+
+def test_after_the_last_hunt_of_a_phase_there_is_no_next_one(
+    hunt: Hunt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for one in hunts.load(hunt.phase):
+        hunt_command.put(one, solved=copies.now())
+    assert run("07") == 0
+    shown = capsys.readouterr().out
+    assert "all hunts of this phase are solved" in shown and "next:" not in shown
+
+
+def test_a_refused_mend_names_the_tests_and_not_only_the_symptom(
+    hunt: Hunt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = public.Test("x", "test_07_1_x", "As much work for 2000 as for 10.", "07.1", "failed")
+    hunt_command.put(hunt, own=True)
+    hunt_command.show_failed(Screen(), hunt, public.PhaseResult(hunt.phase, [failed]), [failed])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "As much work for 2000 as for 10." in shown and "more work than it needs" in shown
+    assert "make grade-07" in shown
 
 
 def test_a_copy_that_solves_open_tasks_is_not_opened_unasked(
