@@ -80,6 +80,30 @@ def attention_equals_plain_torch(device: str) -> str:
     return f"largest relative error {max(errors):.1e}"
 
 
+def an_order_of_requests_changes_no_number(device: str) -> str:
+    """Decodes that start in any order, bit for bit those of the plain kernel."""
+    from mini_vllm.kernels.attention import PAGED_DECODE
+    from mini_vllm.kernels.ordered import ORDERED_DECODE
+
+    changed = 0
+    for dtype in list(BOUNDS)[: None if device == "cuda" else 1]:
+        torch.manual_seed(6)
+        query, cache = torch.randn(9, 8, 64), torch.randn(2, 46, 16, 2, 64)
+        table, lens = torch.randperm(45).view(9, 5), torch.tensor([70, 1, 0, 33, 80, 9, 64, 2, 17])
+        problem = dict(
+            query=query.to(device, dtype), key_cache=cache[0].to(device, dtype),
+            value_cache=cache[1].to(device, dtype), block_table=table.int().to(device),
+            seq_lens=lens.int().to(device), scale=0.125,
+        )  # fmt: skip
+        right, ours = torch.empty(2, 9, 8, 64, dtype=dtype, device=device)
+        PAGED_DECODE.run(output=right, **problem)
+        for order in (lens.argsort(descending=True), torch.randperm(9)):
+            ORDERED_DECODE.run(output=ours.fill_(torch.nan), order=order.to(device), **problem)
+            changed += int((ours != right).sum())
+    assert not changed, f"{changed} numbers differ from those of the plain kernel"
+    return "the longest first, and a random order"
+
+
 def fused_layers_equal_plain_torch(device: str) -> str:
     """Norm with residual, rotation and activation, in each dtype."""
     from mini_vllm.model.layers import add_rms_norm, silu_mul
@@ -346,6 +370,7 @@ CHECKS: dict[str, Callable[[str], str]] = {
     for check in (
         the_engine_uses_the_kernels,
         attention_equals_plain_torch,
+        an_order_of_requests_changes_no_number,
         fused_layers_equal_plain_torch,
         one_launch_equals_three,
         few_tokens_equal_plain_torch,

@@ -19,6 +19,7 @@ from mini_vllm.kernels.attention import (
     choose_num_splits,
 )
 from mini_vllm.kernels.launch import KernelSpec
+from mini_vllm.kernels.ordered import ORDERED_DECODE, order_matters
 from mini_vllm.platforms import platform_of
 from mini_vllm.platforms.interface import Platform
 
@@ -69,7 +70,7 @@ class TritonAttention:
         num_decodes = metadata.num_decode_reqs
         if num_decodes:
             run_decodes(
-                metadata.max_seq_len,
+                metadata,
                 query=query[:num_decodes],
                 output=output[:num_decodes],
                 block_table=metadata.block_table[:num_decodes],
@@ -98,12 +99,16 @@ def prefill_spec() -> KernelSpec:
     return PAGED_PREFILL
 
 
-def run_decodes(max_seq_len: int, query: Tensor, key_cache: Tensor, **rest: Any) -> None:
-    """One token a request; the context is split where requests alone leave the GPU idle."""
+def run_decodes(metadata: AttentionMetadata, query: Tensor, key_cache: Tensor, **rest: Any) -> None:
+    """One token a request; the context is split where requests alone leave the GPU idle, and where
+    there are more than it holds at once, the longest start first."""
     problem = dict(query=query, key_cache=key_cache, **rest)
     num_reqs, num_heads, head_dim = query.shape
-    num_programs = num_reqs * key_cache.shape[2]
-    num_splits = choose_num_splits(num_programs, max_seq_len, num_processors(query.device))
+    num_programs, processors = num_reqs * key_cache.shape[2], num_processors(query.device)
+    num_splits = choose_num_splits(num_programs, metadata.max_seq_len, processors)
+    if num_splits == 1 and order_matters(num_programs, processors):
+        ORDERED_DECODE.run(order=longest_first(metadata), **problem)
+        return
     if num_splits == 1:
         PAGED_DECODE.run(**problem)
         return
@@ -111,3 +116,15 @@ def run_decodes(max_seq_len: int, query: Tensor, key_cache: Tensor, **rest: Any)
     partial = torch.empty(*shape, head_dim, dtype=torch.float32, device=query.device)
     lse = torch.empty(shape, dtype=torch.float32, device=query.device)
     SPLIT_DECODE.run(partial=partial, lse=lse, **problem)
+
+
+def longest_first(metadata: AttentionMetadata) -> Tensor:
+    """The step's decodes by the length of their contexts, `[R]` int64; inert rows come last.
+
+    Sorted on the device, once for all layers: so a recorded step sorts the lengths of its replay.
+    """
+    if metadata.plan is None:
+        lengths = metadata.seq_lens[: metadata.num_decode_reqs]
+        metadata.plan = lengths.argsort(descending=True)
+    order: Tensor = metadata.plan
+    return order

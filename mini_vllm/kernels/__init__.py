@@ -3,6 +3,7 @@
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
     tiled.py       how the kernel of `attention/tiled_prefill.py` is launched
+    ordered.py     how the kernel of `attention/ordered_decode.py` is launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     qkv.py         how the kernel of `qk_norm_rope_store.py` is launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -369,6 +369,14 @@ class RunnerFrame(ABC):
         result = self.model(input_ids, positions, self.kv_cache.layers, metadata, **extra)
         return self.pipeline.hand_on(result)
 
+    def _recorded(
+        self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata
+    ) -> Tensor | None:
+        """:meth:`run_model` as it is recorded: what the first layer derives of a step for all
+        others is derived in each replay anew."""
+        groups = [replace(group, plan=None) for group in metadata.groups]
+        return self.run_model(input_ids, positions, replace(metadata, plan=None, groups=groups))
+
     @torch.inference_mode()
     def warm_up(self, num_tokens: int, record: Recorder | None) -> None:
         """Run a prompt of ``num_tokens`` (at least 2) that leaves no trace, then record graphs.
@@ -404,7 +412,7 @@ class RunnerFrame(ABC):
             sizes = (max_num_reqs, max_model_len, batch.block_size, self.device)
             tables = self.group_tables
             inputs = GroupedInputs(tables, *sizes) if tables else StaticInputs(*sizes)
-            graphs = DecodeGraphs(self.run_model, inputs, make_buckets(max_num_reqs), record)
+            graphs = DecodeGraphs(self._recorded, inputs, make_buckets(max_num_reqs), record)
             graphs.capture()
             self.graphs = graphs
 

@@ -5,8 +5,8 @@
     pages.py       paged caches, and what makes attention over them hard
     storing.py     for `store_kv`, and
     decode.py      for the decode kernels, and
-    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`; also for that of
-                   `attention/tiled_prefill.py`
+    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`; also for those of
+                   `attention/ordered_decode.py` and `attention/tiled_prefill.py`
     pointwise.py   for the kernels of `kernels/fused.py`
     qkv.py         for the kernel of `kernels/qk_norm_rope_store.py`
     masking.py     for the kernel of `kernels/bitmask.py`
@@ -50,6 +50,7 @@ from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.kernels.lora import SPECS as LORA_SPECS
 from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.mixers import SPECS as MIXER_SPECS
+from mini_vllm.kernels.ordered import SPECS as ORDERED_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.qkv import SPECS as QKV_SPECS
@@ -61,6 +62,7 @@ SPECS: dict[str, KernelSpec] = {
     spec.name: spec
     for specs in (
         ATTENTION_SPECS,
+        ORDERED_SPECS,
         TILED_SPECS,
         POINTWISE_SPECS,
         QKV_SPECS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -363,6 +364,25 @@ SPLIT_DECODE = (
 )  # fmt: skip
 
 
+# ---------------------------------------------------------------- ordered_decode
+def ordered(case: Case) -> Case:
+    """The same requests, started in an order that is drawn: a kernel must be right with any.
+
+    Of a grid of which some programs run, request i belongs to program i.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        problem, rules = case.make(draw, dtype)
+        places = list(range(len(problem["seq_lens"])))
+        if rules.programs is None:
+            places = draw.order(places)
+        problem["order"] = torch.tensor(places)
+        tensors = {**rules.tensors, "order": TensorRule(axes=("place",))}
+        return problem, replace(rules, tensors=tensors, axis=1)
+
+    return replace(case, make=make)
+
+
 # ---------------------------------------------------------------- reduce_splits
 def reduce(
     requests: int,
@@ -479,6 +499,7 @@ REDUCE_SPLITS = (
 
 CASES = {
     "paged_decode": PAGED_DECODE,
+    "ordered_decode": tuple(map(ordered, PAGED_DECODE)),
     "reduce_splits": REDUCE_SPLITS,
     "split_decode": SPLIT_DECODE,
 }

@@ -82,6 +82,20 @@ def decode(requests: int, length: int, splits: int = 0) -> Callable[..., dict[st
     return make
 
 
+def ragged(requests: int, longest: int, order: bool = False) -> Callable[..., dict[str, Any]]:
+    """Contexts of 1 / 16 of the longest to the longest, spread evenly and shuffled; with `order`
+    that of their lengths."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        problem = decode(requests, longest)(generator, device)
+        lengths = torch.linspace(longest // 16, longest, requests, device=device).int()
+        mixed = lengths[torch.randperm(requests, generator=generator, device=device)]
+        problem["seq_lens"] = mixed
+        return problem | ({"order": mixed.argsort(descending=True)} if order else {})
+
+    return make
+
+
 def prefill(requests: int, length: int) -> Callable[..., dict[str, Any]]:
     def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
         query = _normal(generator, device, requests * length, HEADS, DIM)
@@ -423,6 +437,13 @@ LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
     Large("paged_decode", "256 requests of 1,024 tokens", decode(256, 1024)),
+    Large("paged_decode", "256 requests of 128 to 2,048 tokens", ragged(256, 2048)),
+    Large(
+        "ordered_decode",
+        "256 requests of 128 to 2,048 tokens",
+        ragged(256, 2048, True),
+        target=0.85,
+    ),
     Large("split_decode", "1 request of 32,768 tokens, 32 splits", decode(1, 32768, 32)),
     Large("reduce_splits", "64 requests, 16 splits", reduce(64, 16)),
     Large("paged_prefill", "4 requests of 4,096 tokens", prefill(4, 4096)),

@@ -141,6 +141,39 @@ LAYER_BUGS = (
         "        scores = tl.where(visible",
         "values", "leaning",
     ),
+    # ------------------------------------------------------------ ordered_decode
+    Bug(
+        "ordered_decode", "one token too many is visible", "visible = position < end",
+        "visible = position <= end", "stale_read", "ragged",
+    ),
+    Bug(
+        "ordered_decode", "the order of the requests is not read",
+        "tl.load(order_ptr + tl.program_id(1)).to(tl.int64)",
+        "(tl.load(order_ptr + tl.program_id(1)) * 0).to(tl.int64)", "coverage", "ragged",
+    ),
+    Bug(
+        "ordered_decode", "a request's output goes to the place in which it starts",
+        "rows = request * num_kv_heads", "rows = tl.program_id(1) * num_kv_heads",
+        "values", "ragged",
+    ),
+    Bug(
+        "ordered_decode", "a request has the length of the place in which it starts",
+        "tl.load(seq_lens_ptr + request)", "tl.load(seq_lens_ptr + tl.program_id(1))",
+        "stale_read", "ragged",
+    ),
+    Bug(
+        "ordered_decode", "axes of the grid are those of the plain kernel",
+        "num_kv_heads = tl.num_programs(0)", "num_kv_heads = tl.num_programs(1)",
+        "values", "many-heads",
+    ),
+    Bug(
+        "ordered_decode", "earlier tiles are not rescaled", "acc = acc * rescale[:, None]",
+        "acc = acc * 1.0", "values", "tiles",
+    ),
+    Bug(
+        "ordered_decode", "the number of a request has 32 bits",
+        "tl.program_id(1)).to(tl.int64)", "tl.program_id(1)).to(tl.int32)", "overflow", "far",
+    ),
     # ------------------------------------------------------------ reduce_splits
     Bug(
         "reduce_splits", "splits are averaged as equals", "partial * share[:, None], axis=0) / tl",

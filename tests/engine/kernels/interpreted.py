@@ -17,9 +17,10 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention import triton_backend
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import ReferenceAttention
-from mini_vllm.attention.triton_backend import TritonAttention
+from mini_vllm.attention.triton_backend import TritonAttention, longest_first
 from mini_vllm.kernels import native, products
-from mini_vllm.kernels.attention import SPLIT_DECODE
+from mini_vllm.kernels.attention import PAGED_DECODE, SPLIT_DECODE
+from mini_vllm.kernels.ordered import ORDERED_DECODE
 from mini_vllm.model import fused_qkv, layers
 from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
 from mini_vllm.model.llama import LlamaAttention
@@ -83,6 +84,28 @@ def split_errors() -> dict[str, float]:
             block_table=metadata.block_table, seq_lens=metadata.seq_lens, partial=partial, lse=lse,
         )  # fmt: skip
         errors[f"splits-{splits}"] = (output - expected).abs().max().item()
+    return errors
+
+
+def order_errors() -> dict[str, float]:
+    """Numbers that an order of requests changes, of any: there must be none."""
+    errors = {}
+    for name, (dtype, block_size, heads, group, dim, window, lens) in CASES.items():
+        query, cache, metadata = batch(dtype, block_size, heads, group, dim, lens)
+        count = metadata.num_decode_reqs
+        problem = dict(
+            query=query[:count], key_cache=cache[0], value_cache=cache[1], scale=dim**-0.5,
+            window=window, block_table=metadata.block_table[:count],
+            seq_lens=metadata.seq_lens[:count],
+        )  # fmt: skip
+        right, ours = torch.empty_like(query[:count]), torch.empty_like(query[:count])
+        PAGED_DECODE.run(output=right, **problem)
+        changed = 0
+        for order in (torch.arange(count), *(torch.randperm(count) for _ in range(4))):
+            ours.fill_(torch.nan)
+            ORDERED_DECODE.run(output=ours, order=order, **problem)
+            changed += int((ours != right).sum())
+        errors[f"order-{name}"] = float(changed)
     return errors
 
 
@@ -236,19 +259,32 @@ def sampler_errors() -> dict[str, float]:
     return errors
 
 
-def engine() -> dict[str, list[list[int]]]:
+def engine() -> dict[str, Any]:
     """Tokens of the bundled draft model through the kernels, launched and replayed: of a greedy
-    request and of a random one."""
+    request and of a random one; and the lengths of each step's rows as its programs start."""
     params = [SamplingParams(temperature=t, seed=7, max_tokens=4) for t in (0, 0.8)]
-    result = {}
+    result: dict[str, Any] = {}
+    orders: list[list[int]] = []
+
+    def sorted_lengths(metadata: AttentionMetadata) -> torch.Tensor:
+        order = longest_first(metadata)
+        orders.append(metadata.seq_lens[order].tolist())
+        return order
+
     for name in ("launched", "replayed"):
         llm = LLM("storyteller-draft", dtype="float32", max_model_len=64, max_num_seqs=3)
         runner = llm.engine.core.model_runner
         if name == "replayed":
             runner.warm_up(8, record_eagerly)
             assert runner.graphs is not None and runner.graphs.buckets == [1, 2, 3]
-        outputs = llm.generate(["Once upon a time", "The capital"], params, use_tqdm=False)
+        orders.clear()
+        with (
+            patch.object(triton_backend, "order_matters", lambda *_: True),
+            patch.object(triton_backend, "longest_first", sorted_lengths),
+        ):
+            outputs = llm.generate(["The capital", "Once upon a time"], params, use_tqdm=False)
         result[name] = [list(output.outputs[0].token_ids) for output in outputs]
+        result[f"{name} orders"] = orders[:: runner.model.config.num_hidden_layers]
     return result
 
 
@@ -257,5 +293,5 @@ if __name__ == "__main__":
         print(json.dumps(engine()))
     else:
         errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
-        errors |= qkv_errors() | gemv_errors()
+        errors |= order_errors() | qkv_errors() | gemv_errors()
         print(json.dumps(errors | judge_errors() | expert_errors() | sampler_errors()))

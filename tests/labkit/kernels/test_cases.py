@@ -275,7 +275,7 @@ CLEAN = {
     "draw_tokens": ("temperature",),  # a request's is checked when it arrives
     "reduce_splits": ("lse",),  # of a mass, or of a score, that is NaN a kernel may say: no mass
     "paged_decode_int8": ("query",),
-    **{spec: ("query", "key_cache") for spec in (*ATTENTION, "tiled_prefill")},
+    **{spec: ("query", "key_cache") for spec in (*ATTENTION, "ordered_decode", "tiled_prefill")},
 }
 """What holds no NaN that a kernel may read."""
 
@@ -508,7 +508,8 @@ def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
 @pytest.mark.parametrize("spec", sorted(set(SPECS) - set(ATTENTION)))
 def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
     rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y",
-            "gemv": "weight", "tiled_prefill": "query", "apply_token_bitmask": "bitmask",
+            "gemv": "weight", "ordered_decode": "query", "tiled_prefill": "query",
+            "apply_token_bitmask": "bitmask",
             "rejection_random_sample": "output", "draw_tokens": "logits",
             "qk_norm_rope_store": "qkv", "gdn_decode": "query", "mla_decode": "query",
             "store_kv_int8": "key", "paged_decode_int8": "query"}  # fmt: skip

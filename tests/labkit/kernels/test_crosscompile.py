@@ -116,6 +116,7 @@ def test_a_kernel_compiles_and_its_needs_are_known(sandbox: Sandbox, capability:
 MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
     "qk_norm_rope_store": (large.qkv(2),),
     "gemv": (large.few(1, 6144, 1024), large.few(2, 1024, 3072), large.few(4, 6144, 1024)),
+    "ordered_decode": (large.ragged(2, 40, True),),
     "tiled_prefill": (large.prefill(1, 20),),
     "draw_tokens": (large.drawn(2),),
     "gdn_decode": (large.gdn(2),),

@@ -199,6 +199,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "paged_decode": {"big-cache", "far", "far-table", "many-blocks", "thousand"},
     "paged_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
     "tiled_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
+    "ordered_decode": {"big-cache", "far", "far-table", "many-blocks", "thousand"},
     "reduce_splits": {"long", "long-masses", "long-output"},
     "split_decode": {"many-blocks"},
     "rms_norm": {"far", "long"},
@@ -285,6 +286,7 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
     assert {known.spec for known in LARGE} == set(SPECS)
     small = {
         "store_kv": large.store_kv(32), "paged_decode": large.decode(2, 40),
+        "ordered_decode": large.ragged(2, 40, True),
         "split_decode": large.decode(1, 70, 2), "reduce_splits": large.reduce(2, 4),
         "paged_prefill": large.prefill(2, 20), "tiled_prefill": large.prefill(2, 20),
         "rms_norm": large.norm(3), "rope": large.rope(3),
