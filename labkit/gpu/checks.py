@@ -354,6 +354,34 @@ def a_step_waits_for_the_gpu_once(device: str) -> str:
     return "2 parts of the step never wait"
 
 
+def a_steady_step_is_one_copy(device: str) -> str:
+    """A step's arrays in one copy to the GPU; its rows' parameters in one more when they change."""
+    from unittest.mock import patch
+
+    from mini_vllm import LLM, SamplingParams
+    from mini_vllm.platforms import transfer
+
+    llm = LLM("storyteller-draft", device=device, max_num_seqs=4, max_model_len=64,
+              num_gpu_blocks=33, dtype="float32")  # fmt: skip
+    runner, copy = llm.engine.core.model_runner, transfer.copy_over
+    counts: list[int] = []
+    execute = runner.execute_model
+
+    def begin(plan: Any) -> None:
+        counts.append(0)
+        execute(plan)
+
+    def counted(source: Any, target: Any) -> None:
+        counts[-1] += 1
+        copy(source, target)
+
+    params = SamplingParams(temperature=0.7, seed=1, max_tokens=8, ignore_eos=True)
+    with patch.object(runner, "execute_model", begin), patch.object(transfer, "copy_over", counted):
+        llm.generate([[5, 6, 7]] * 3, params, use_tqdm=False)
+    assert max(counts) <= 2 and counts[2:7] == [1] * 5, f"copies of each step: {counts}"
+    return f"copies of each step: {counts}"
+
+
 def _that_must_not_wait(inner: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any) -> Any:
         torch.cuda.set_sync_debug_mode("error")
@@ -384,12 +412,14 @@ CHECKS: dict[str, Callable[[str], str]] = {
         graphs_change_no_token,
         every_batch_size_has_a_graph,
         a_step_waits_for_the_gpu_once,
+        a_steady_step_is_one_copy,
     )
 }
 NEED_CUDA = (
     "graphs_change_no_token",
     "every_batch_size_has_a_graph",
     "a_step_waits_for_the_gpu_once",
+    "a_steady_step_is_one_copy",
 )
 """On another device there is no graph to record, or nothing to wait for."""
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.scheduler_output import NewRequestData, SchedulerOutput
-from mini_vllm.platforms import platform_of
 from mini_vllm.worker.input_batch import (
     CachedRequestState,
     FlatBatch,
@@ -150,8 +149,6 @@ class ModelRunner(RunnerFrame):
         )
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
-        """A copy on the device. From pinned memory it needs no waiting: the GPU fetches it."""
-        tensor = torch.from_numpy(array)
-        if platform_of(self.device).is_pin_memory_available:
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
+        """The array on the device, where it arrives with all others of its step, in one copy: until
+        :meth:`_prepare_inputs` is done it may be sliced, but not computed with."""
+        return self.transfer.put(torch.from_numpy(array))

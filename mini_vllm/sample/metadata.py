@@ -16,9 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mini_vllm.platforms import platform_of
+from mini_vllm.platforms.transfer import Transfer
 from mini_vllm.sample.filters import FILTERS
 from mini_vllm.sampling_params import SamplingParams
+
+Put = Callable[[Tensor], Tensor]
+"""Puts a tensor on the device."""
+Pairs = tuple[Tensor, Tensor]
+"""Rows ``[N]`` and token ids ``[N]``."""
 
 
 class SamplingRow(NamedTuple):
@@ -140,10 +145,14 @@ def make_sampling_metadata(
     While the rows stay the same, keep the object and call `advance` after each step. A row
     without a seed draws a fresh one here: its tokens are random but not reproducible. The engine
     avoids that by giving every request a seed when it arrives (`derive_seed`).
+
+    To a device that is not the host all of it goes in one copy.
     """
     batch = [SamplingRow(*row) for row in rows]
     params = [row.params for row in batch]
     greedy = [p.is_greedy for p in params]
+    transfer = Transfer(device)
+    put = transfer.put
 
     def column(
         value: Callable[[SamplingParams], float], off: float, dtype: torch.dtype
@@ -151,37 +160,30 @@ def make_sampling_metadata(
         values = [value(p) for p in params]
         if all(v == off for v in values):
             return None
-        return on_device(torch.tensor(values, dtype=dtype), device)
+        return put(torch.tensor(values, dtype=dtype))
 
     num_logprobs = [p.logprobs for p in params if p.logprobs is not None]
-    return SamplingMetadata(
-        all_greedy=all(greedy),
-        all_random=not any(greedy),
-        temperature=column(lambda p: p.temperature, 0, torch.float32),
-        top_k=column(lambda p: p.top_k if 0 < p.top_k < vocab_size else 0, 0, torch.int64),
-        top_p=column(lambda p: p.top_p, 1, torch.float32),
-        min_p=column(lambda p: p.min_p, 0, torch.float32),
-        seeds=None
-        if all(greedy)
-        else on_device(torch.tensor([signed_seed(p) for p in params]), device),
-        num_output_tokens=on_device(
-            torch.tensor([len(row.output_token_ids) for row in batch]), device
-        ),
-        max_num_logprobs=max(num_logprobs, default=None),
-        allowed=_allowed_tokens(params, vocab_size, device),
-        logit_bias=_logit_bias(params, device),
-        stop_token_ban=_stop_token_ban(batch, vocab_size, device),
-        penalties=_penalties(batch, vocab_size, device),
-        filters=_filters(params, device),
-    )
-
-
-def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A copy on the device that waits for nothing: a GPU fetches it from pinned memory when its
-    turn comes. From other memory the copy would wait for all that the GPU has to do before."""
-    if platform_of(device).is_pin_memory_available:
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    with transfer.together():
+        metadata = SamplingMetadata(
+            all_greedy=all(greedy),
+            all_random=not any(greedy),
+            temperature=column(lambda p: p.temperature, 0, torch.float32),
+            top_k=column(lambda p: p.top_k if 0 < p.top_k < vocab_size else 0, 0, torch.int64),
+            top_p=column(lambda p: p.top_p, 1, torch.float32),
+            min_p=column(lambda p: p.min_p, 0, torch.float32),
+            seeds=None if all(greedy) else put(torch.tensor([signed_seed(p) for p in params])),
+            num_output_tokens=put(torch.tensor([len(row.output_token_ids) for row in batch])),
+            max_num_logprobs=max(num_logprobs, default=None),
+            allowed=_allowed_tokens(params, vocab_size, put),
+            logit_bias=_logit_bias(params, put),
+            stop_token_ban=_stop_token_ban(batch, vocab_size, put),
+            penalties=None,
+            filters=_filters(params, put),
+        )
+        pairs = _penalised_pairs(batch, put)
+    if pairs is not None:  # to count them they must have arrived
+        metadata.penalties = _penalties(*pairs, len(batch), vocab_size)
+    return metadata
 
 
 def signed_seed(params: SamplingParams) -> int:
@@ -190,9 +192,7 @@ def signed_seed(params: SamplingParams) -> int:
     return (seed + 2**63) % 2**64 - 2**63
 
 
-def _allowed_tokens(
-    params: Sequence[SamplingParams], vocab_size: int, device: torch.device | str
-) -> Tensor | None:
+def _allowed_tokens(params: Sequence[SamplingParams], vocab_size: int, put: Put) -> Tensor | None:
     if all(p.allowed_token_ids is None for p in params):
         return None
     allowed = torch.ones(len(params), vocab_size, dtype=torch.bool)
@@ -200,10 +200,10 @@ def _allowed_tokens(
         if p.allowed_token_ids is not None:
             allowed[row] = False
             allowed[row, p.allowed_token_ids] = True
-    return on_device(allowed, device)
+    return put(allowed)
 
 
-def _logit_bias(params: Sequence[SamplingParams], device: torch.device | str) -> SparseBias | None:
+def _logit_bias(params: Sequence[SamplingParams], put: Put) -> SparseBias | None:
     entries = [
         (row, token_id, bias)
         for row, p in enumerate(params)
@@ -213,15 +213,13 @@ def _logit_bias(params: Sequence[SamplingParams], device: torch.device | str) ->
         return None
     rows, token_ids, values = zip(*entries, strict=True)
     return SparseBias(
-        on_device(torch.tensor(rows), device),
-        on_device(torch.tensor(token_ids), device),
-        on_device(torch.tensor(values, dtype=torch.float32), device),
+        put(torch.tensor(rows)),
+        put(torch.tensor(token_ids)),
+        put(torch.tensor(values, dtype=torch.float32)),
     )
 
 
-def _stop_token_ban(
-    rows: Sequence[SamplingRow], vocab_size: int, device: torch.device | str
-) -> StopTokenBan | None:
+def _stop_token_ban(rows: Sequence[SamplingRow], vocab_size: int, put: Put) -> StopTokenBan | None:
     entries = [
         (index, token_id, row.params.min_tokens)
         for index, row in enumerate(rows)
@@ -231,23 +229,23 @@ def _stop_token_ban(
     ]
     if not entries:
         return None
-    return StopTokenBan(*on_device(torch.tensor(entries), device).unbind(1))
+    return StopTokenBan(*put(torch.tensor(entries)).unbind(1))
 
 
-def _filters(params: Sequence[SamplingParams], device: torch.device | str) -> dict[str, Tensor]:
+def _filters(params: Sequence[SamplingParams], put: Put) -> dict[str, Tensor]:
     """The values of the filters that some row uses; greedy rows need none."""
     found: dict[str, Tensor] = {}
     for name in FILTERS:
         off = getattr(SamplingParams, name)
         values = [off if p.is_greedy else getattr(p, name) for p in params]
         if any(value != off for value in values):
-            found[name] = on_device(torch.tensor(values, dtype=torch.float32), device)
+            found[name] = put(torch.tensor(values, dtype=torch.float32))
     return found
 
 
-def _penalties(
-    rows: Sequence[SamplingRow], vocab_size: int, device: torch.device | str
-) -> Penalties | None:
+def _penalised_pairs(rows: Sequence[SamplingRow], put: Put) -> tuple[Pairs, Pairs, Tensor] | None:
+    """The tokens of prompts and of outputs that are penalised, and each row's three penalties
+    ``[B, 3]``; None if no row has any."""
     values = [
         (row.params.repetition_penalty, row.params.presence_penalty, row.params.frequency_penalty)
         for row in rows
@@ -255,13 +253,18 @@ def _penalties(
     penalised = [(index, row) for index, row in enumerate(rows) if has_penalties(row.params)]
     if not penalised:
         return None
-    prompt = _pairs([(index, row.prompt_token_ids) for index, row in penalised], device)
-    output = _pairs([(index, row.output_token_ids) for index, row in penalised], device)
-    counts = torch.zeros(len(rows), vocab_size, device=device)
-    counts.index_put_(output, torch.ones(1, device=device), accumulate=True)
+    prompt = _pairs([(index, row.prompt_token_ids) for index, row in penalised], put)
+    output = _pairs([(index, row.output_token_ids) for index, row in penalised], put)
+    return prompt, output, put(torch.tensor(values))
+
+
+def _penalties(
+    prompt: Pairs, output: Pairs, values: Tensor, num_rows: int, vocab_size: int
+) -> Penalties:
+    counts = torch.zeros(num_rows, vocab_size, device=values.device)
+    counts.index_put_(output, torch.ones(1, device=values.device), accumulate=True)
     pair_rows, pair_token_ids = map(torch.cat, zip(prompt, output, strict=True))
-    repetition, presence, frequency = on_device(torch.tensor(values), device).unbind(1)
-    return Penalties(pair_rows, pair_token_ids, counts, repetition, presence, frequency)
+    return Penalties(pair_rows, pair_token_ids, counts, *values.unbind(1))
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -270,11 +273,9 @@ def has_penalties(params: SamplingParams) -> bool:
     return values != (1.0, 0.0, 0.0)
 
 
-def _pairs(
-    token_lists: Sequence[tuple[int, Sequence[int]]], device: torch.device | str
-) -> tuple[Tensor, Tensor]:
+def _pairs(token_lists: Sequence[tuple[int, Sequence[int]]], put: Put) -> Pairs:
     """Flatten (row, token ids) into row numbers [N] and token ids [N]."""
     lengths = torch.tensor([len(token_ids) for _, token_ids in token_lists])
     rows = torch.tensor([row for row, _ in token_lists]).repeat_interleave(lengths)
     flat = [token_id for _, token_ids in token_lists for token_id in token_ids]
-    return on_device(rows, device), on_device(torch.tensor(flat, dtype=torch.int64), device)
+    return put(rows), put(torch.tensor(flat, dtype=torch.int64))

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.platforms.transfer import on_device
 from mini_vllm.pooling.pooler import Pooler
 from mini_vllm.pooling.seqwise import pool_chunk
 from mini_vllm.pooling_params import PoolingParams
-from mini_vllm.sample.metadata import on_device
 from mini_vllm.worker.step_inputs import StepInputs
 
 Group = tuple[bool | None, int | None, int]

@@ -30,7 +30,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed.pipeline import missing_tokens
-from mini_vllm.sample.metadata import on_device
+from mini_vllm.platforms.transfer import Transfer, on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
@@ -83,6 +83,7 @@ class RunnerFrame(ABC):
         self.model = model
         self.kv_cache = kv_cache
         self.device = device
+        self.transfer = Transfer(device)
         self.requests: dict[str, CachedRequestState] = {}
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.logits_processors: Sequence[Any] = ()
@@ -149,9 +150,10 @@ class RunnerFrame(ABC):
         if plan.num_scheduled_tokens:
             if self.speculator is not None:
                 self.speculator.write_drafts(plan)
-            inputs = self._prepare_inputs(plan)
-            if self.group_tables is not None:
-                self.group_tables.apply(inputs)
+            with self.transfer.together():
+                inputs = self._prepare_inputs(plan)
+                if self.group_tables is not None:
+                    self.group_tables.apply(inputs)
             if self.late is not None:
                 inputs.input_ids = self.late.resolve(inputs.input_ids)
             if self.images is not None:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from mini_vllm.core.scheduler_output import LogprobsEntry, ModelRunnerOutput, PromptLogprobs
 from mini_vllm.kernels import can_launch_on
+from mini_vllm.platforms.transfer import on_device
 from mini_vllm.sample.custom import CustomSampler
 from mini_vllm.sample.metadata import (
     SamplingMetadata,
     SamplingRow,
     has_penalties,
     make_sampling_metadata,
-    on_device,
 )
 from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler
 from mini_vllm.worker.input_batch import CachedRequestState

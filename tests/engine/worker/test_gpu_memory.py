@@ -15,8 +15,6 @@ from mini_vllm.executor import worker as worker_module
 from mini_vllm.executor.worker import Worker
 from mini_vllm.platforms.cpu import CpuPlatform
 from mini_vllm.platforms.interface import Platform
-from mini_vllm.sample.metadata import make_sampling_metadata
-from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.worker import cuda_graphs, kv_cache
 from mini_vllm.worker.profile import largest_step
 
@@ -98,26 +96,3 @@ def test_what_a_step_takes_is_not_given_to_the_cache(
     monkeypatch.undo()
     assert len(ran) == 2
     assert worker._memory_for_cache() is None, "the configuration says how many blocks"
-
-
-def test_what_the_host_tells_the_gpu_comes_from_pinned_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else rebuilding the rows' parameters would wait for the step that is under way."""
-    told: list[tuple[str, bool]] = []
-
-    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
-        told.append((device.type, non_blocking))
-        return tensor
-
-    pinned: list[torch.Tensor] = []
-
-    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
-        pinned.append(tensor)
-        return tensor
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    row = (SamplingParams(temperature=0.5, seed=1, top_k=3, logit_bias={5: 1.0}), (1,), (2,), ())
-    make_sampling_metadata([row], 100, GPU)
-    assert told and set(told) == {("cuda", True)} and len(pinned) == len(told)
