@@ -17,6 +17,7 @@ from labkit.course.files import backup, write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.judge import public
 from labkit.practice import copies
+from labkit.practice.counted import changes_file
 
 KEYS = {"title", "module", "functions", "request"}
 
@@ -76,7 +77,7 @@ def load(phase: Phase) -> list[Change]:
         ManifestError: an entry is incomplete, or names no module of the phase.
     """
     changes = []
-    for number, entry in enumerate(_read(phase.folder / "changes.toml"), 1):
+    for number, entry in enumerate(_read(changes_file(phase)), 1):
         where = f"phases/{phase.slug}/changes.toml: change {number}"
         if set(entry) != KEYS:
             raise ManifestError(

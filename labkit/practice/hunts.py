@@ -21,6 +21,7 @@ from labkit.course.manifest import Course, Exercise, ManifestError, Phase
 from labkit.judge import mistakes, public
 from labkit.judge.hidden_suite import run_hidden
 from labkit.practice import copies, scenes
+from labkit.practice.counted import hunts_file
 from labkit.process import overlay
 
 CLUES = ("where to look", "which rule is broken", "where it shows")
@@ -85,10 +86,6 @@ class Hunt:
 
     def shown(self, path: Path) -> str:
         return path.relative_to(self.phase.root).as_posix()
-
-
-def hunts_file(phase: Phase) -> Path:
-    return phase.root / "tests" / "corpora" / "hunts" / f"{phase.slug}.toml"
 
 
 def load(phase: Phase) -> list[Hunt]:

@@ -19,9 +19,8 @@ import typer
 from labkit.course.console import Screen, course, polite, ready_phase
 from labkit.course.state import State
 from labkit.practice import viva
+from labkit.practice.mastery import INTERVIEWS
 
-TABLE = "interviews"
-"""In `.labkit/state.json`: phase -> {"seed": n, "ticked": [so many, of so many], "seconds": n}."""
 WIDTH = 78
 GOOD_SECONDS = {"predict": 120, "explain": 180, "hunt": 240, "change": 300}
 """An answer that takes longer is probably not in your head yet."""
@@ -66,7 +65,7 @@ def main(
     ticked, of, seconds = hold(out, asked)
     if of:
         State(course().root).put(
-            TABLE,
+            INTERVIEWS,
             chosen.number,
             {"seed": number, "ticked": [ticked, of], "seconds": round(seconds)},
         )

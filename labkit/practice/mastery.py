@@ -7,8 +7,10 @@ from typing import Any
 
 from labkit.course.manifest import Phase
 from labkit.course.state import State
-from labkit.practice import changes, hunts
+from labkit.practice import counted
 
+INTERVIEWS = "interviews"
+"""In `.labkit/state.json`: phase -> {"seed": n, "ticked": [so many, of so many], "seconds": n}."""
 Share = tuple[int, int]
 """So many of so many."""
 
@@ -37,7 +39,7 @@ class Mastery:
 def mastery(phase: Phase, state: State) -> Mastery:
     """What the course remembers of a phase."""
     passed = state.standing(phase)
-    hunted, changed = hunts.load(phase), changes.load(phase)
+    hunted, changed = counted.hunts(phase), counted.changes(phase)
     records: list[dict[str, Any]] = [
         record
         for kind, record in state.data.get("quiz", {}).items()
@@ -53,8 +55,8 @@ def mastery(phase: Phase, state: State) -> Mastery:
     return Mastery(
         (sum(e.points for e in phase.exercises if e.id in passed),
          sum(e.points for e in phase.exercises)),
-        (sum("solved" in (state.get("hunts", h.id) or {}) for h in hunted), len(hunted)),
-        (sum("solved" in (state.get("changes", c.id) or {}) for c in changed), len(changed)),
+        (sum("solved" in (state.get("hunts", name) or {}) for name in hunted), len(hunted)),
+        (sum("solved" in (state.get("changes", name) or {}) for name in changed), len(changed)),
         (right, asked),
     )  # fmt: skip
 

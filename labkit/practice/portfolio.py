@@ -11,26 +11,23 @@ from pathlib import Path
 
 import typer
 
-from labkit.course import finish, source
 from labkit.course.console import Screen, course, polite
-from labkit.course.files import read_python, write_text
-from labkit.course.manifest import Course, Phase
+from labkit.course.files import write_text
+from labkit.course.manifest import Course
 from labkit.course.state import State
 from labkit.course.waiting import waiting
 from labkit.inside import child
 from labkit.inspector.page import build_page
 from labkit.inspector.sources import recorded
-from labkit.practice import hunts
-from labkit.practice.mastery import mastery
+from labkit.practice import hunts, portfolio_page
+from labkit.practice.portfolio_page import Row
 from labkit.process.worker import Worker, WorkerError
-from labkit.reader.templates import ASSETS, render
 from labkit.trace.runner import Line
 
 RUN_SECONDS = 120.0
 SCENES = "labkit.practice.scenes"
 OTHERS = {"Hugging Face transformers": "measure_transformers", "vLLM": "measure_vllm"}
 SEEDS = (1, 2, 3)
-Row = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -66,77 +63,26 @@ def main(
 def page(known: Course, shown: Shown) -> str:
     """The page, as HTML that needs no other file."""
     state = State(known.root)
-    rows = [(phase, mastery(phase, state)) for phase in known.ready]
-    functions = [(phase, written(phase, state)) for phase in known.ready]
-    functions = [(phase, names) for phase, names in functions if names]
-    solved = [
-        hunt
-        for phase in known.ready
-        for hunt in hunts.load(phase)
-        if "solved" in (state.get("hunts", hunt.id) or {})
-    ]
-    done = {phase.number for phase, row in rows if row.built[0] == row.built[1]}
-    return render(
-        "portfolio.html",
-        finished=[line for line in finish.LINES if line.name in finish.reached(known, done)],
-        style=(ASSETS / "reader.css").read_text(encoding="utf-8"),
-        script="",
-        phases=rows,
-        points=sum(row.built[0] for _, row in rows),
-        total=sum(row.built[1] for _, row in rows),
-        written=sum(len(names) for _, names in functions),
-        known=sum(len(task.functions) for phase in known.ready for task in phase.exercises),
+    return portfolio_page.page(
+        known,
+        state,
         runs=shown.runs,
         others=shown.others,
         inspector=inspector(shown.recording),
         arena=shown.arena,
-        modules=[(phase, modules(phase, state)) for phase in known.ready],
-        about="One small run on this machine, on one core; it shows where time goes and is no"
-        " benchmark.",
-        solved=solved,
-        mended=mended(state),
-        functions=functions,
+        solved=[
+            (hunt.title, hunt.story)
+            for phase in known.ready
+            for hunt in hunts.load(phase)
+            if "solved" in (state.get("hunts", hunt.id) or {})
+        ],
     )
-
-
-def mended(state: State) -> list[str]:
-    """The pull request's text of each bug of the real vLLM that was mended (`make maintain`)."""
-    rows = state.data.get("maintain", {})
-    return [row["text"] for _, row in sorted(rows.items()) if row.get("text")]
 
 
 def inspector(lines: Sequence[Line]) -> str:
     """The recording in the inspector, which is a page that needs no other file either."""
     title = "A run of my engine"
     return build_page([recorded(title, list(lines))], title) if lines else ""
-
-
-def written(phase: Phase, state: State) -> list[tuple[str, int]]:
-    """The functions of the tasks that passed, with the lines of the learner's own."""
-    passed, found = state.standing(phase), []
-    for task in phase.exercises:
-        mine = phase.lab_file(task.module)
-        if task.id not in passed or not mine.exists():
-            continue
-        for name in task.functions:
-            try:
-                text = read_python(mine)
-                lines = source.function_text(text, source.find(text, name)).splitlines()
-            except (SyntaxError, source.SourceError):
-                continue
-            found.append((name, len(lines)))
-    return found
-
-
-def modules(phase: Phase, state: State) -> list[tuple[str, int, int]]:
-    """The phase's modules: how many of their tasks passed, of how many."""
-    passed = state.standing(phase)
-    found = []
-    for module in phase.modules:
-        tasks = list(phase.of_module(module))
-        done = sum(task.id in passed for task in tasks)
-        found.append((module, done if phase.lab_file(module).exists() else 0, len(tasks)))
-    return found
 
 
 def look(known: Course) -> Shown:

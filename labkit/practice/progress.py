@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from labkit.course import finish
 from labkit.course.console import Screen, command, course, polite, some
-from labkit.course.manifest import Phase
+from labkit.course.manifest import Course, Phase
 from labkit.course.state import State
-from labkit.practice.interview import TABLE
-from labkit.practice.mastery import mastery
+from labkit.practice.mastery import INTERVIEWS, mastery
 
 
 @polite
 def progress() -> None:
     """Every phase: built (points, notebook, hints), debugged, changed, predicted."""
-    known, out = course(), Screen()
+    known = course()
     state = State(known.root)
     if state.refused:
         raise state.refused
+    show(known, state, Screen())
+
+
+def show(known: Course, state: State, out: Screen) -> None:
+    """A line for each phase, and what they come to."""
     earned, total, done = 0, 0, set[str]()
     for phase in known.phases:
         if not phase.ready:
@@ -60,7 +64,7 @@ def public(phase: Phase, state: State) -> str:
 
 def interviewed(phase: Phase, state: State) -> str:
     """How many criteria the last interview has ticked; "" before the first."""
-    ticked, of = (state.get(TABLE, phase.number) or {}).get("ticked", (0, 0))
+    ticked, of = (state.get(INTERVIEWS, phase.number) or {}).get("ticked", (0, 0))
     return f"interview {ticked}/{of}" if of else ""
 
 

@@ -12,7 +12,7 @@ import pytest
 from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course
 from labkit.course.root import upstream_root
-from labkit.practice import portfolio
+from labkit.practice import portfolio, portfolio_page
 from labkit.reader.book import OUTPUT, build_all, build_one
 from labkit.reader.browser import Browser
 from tests.labkit.reading_course import CLOSE, STEP_3, STEP_40, make_reading_course, make_upstream
@@ -410,7 +410,7 @@ def test_the_portfolio_does_not_scroll_sideways(
         name for phase in Course(PROJECT).ready for e in phase.exercises for name in e.functions
     ]
     longest = [(name, 8) for name in sorted(every, key=len)[-9:]]
-    monkeypatch.setattr(portfolio, "written", lambda phase, state: longest)
+    monkeypatch.setattr(portfolio_page, "written", lambda phase, state: longest)
     shown = portfolio.Shown(
         runs=[("64 requests, tokens a second", "1,234.5", "1,250.1")], others=[("vLLM", "1,300")]
     )

@@ -14,7 +14,7 @@ from labkit.course.console import Screen
 from labkit.course.manifest import Course
 from labkit.course.root import ROOT
 from labkit.course.state import State
-from labkit.practice import interview, progress, viva
+from labkit.practice import interview, mastery, progress, viva
 
 COURSE = Course(ROOT)
 TWO = [
@@ -68,5 +68,5 @@ def test_every_question_has_criteria_and_fits_the_screen(phase: object) -> None:
 def test_progress_shows_what_the_last_interview_ticked(tmp_path: Path) -> None:
     state, phase = State(tmp_path), COURSE.phase("03")
     assert progress.interviewed(phase, state) == ""
-    state.put(interview.TABLE, "03", {"seed": 1, "ticked": [5, 13], "seconds": 9})
+    state.put(mastery.INTERVIEWS, "03", {"seed": 1, "ticked": [5, 13], "seconds": 9})
     assert progress.interviewed(phase, state) == "interview 5/13"

@@ -11,7 +11,7 @@ from labkit.course.manifest import Course
 from labkit.course.root import ROOT
 from labkit.course.state import State
 from labkit.learner.commands import judge_and_show
-from labkit.practice import copies, portfolio, viva
+from labkit.practice import copies, portfolio, portfolio_page, viva
 from labkit.practice.mastery import mastery
 from tests.labkit.toy_course import lab, make_course, solve
 
@@ -116,8 +116,8 @@ def test_what_was_reset_counts_no_more(tmp_path: Path, monkeypatch: pytest.Monke
     assert judge_and_show(phase) is False, "the notebook is open"
     assert portfolio.own_modules(toy).keys() == {module}
     assert copies.own_text(phase, module) == lab(toy).read_text()
-    assert {name for name, _ in portfolio.written(phase, State(tmp_path))} >= {"clamp"}
+    assert {name for name, _ in portfolio_page.written(phase, State(tmp_path))} >= {"clamp"}
     lab(toy).write_text(fresh)
     assert portfolio.own_modules(toy) == {} and copies.own_text(phase, module) is None
-    assert portfolio.written(phase, State(tmp_path)) == []
+    assert portfolio_page.written(phase, State(tmp_path)) == []
     assert mastery(phase, State(tmp_path)).built[0] == 0
