@@ -18,6 +18,7 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import skeleton
 from labkit.judge.mistakes import faults_file, mutants_file, vectors_file
 from labkit.judge.public import files_of
+from labkit.practice import counted
 from labkit.tab import stepping
 from labkit.tab.imports import Imports
 
@@ -38,6 +39,11 @@ DATA = (
     "mini_vllm/config/*.toml",
     "mini_vllm/bundled/storyteller/tokenizer.json",
     "phases/*/profiles/*",
+    "phases/*/phase.toml",
+    "phases/*/hints.toml",
+    "labkit/reader/assets/reader.css",
+    "labkit/reader/assets/base.html",
+    "labkit/reader/assets/portfolio.html",
     stepping.STORY,
 )
 """Files that tests and runs read."""
@@ -72,6 +78,7 @@ def contents(course: Course, here: Here | None = None) -> dict[str, bytes]:
         if mutants_file(phase).exists():
             secret.add(mutants_file(phase))
     files |= {file: file.read_bytes() for name in DATA for file in course.root.glob(name)}
+    files |= dict(_counted(course))
     files[course.root / in_the_tab.NAME] = json.dumps(here).encode()
     named = {file.relative_to(course.root).as_posix(): data for file, data in files.items()}
     hidden = {file.relative_to(course.root).as_posix() for file in secret}
@@ -114,14 +121,22 @@ def test_files(phase: Phase, names: Sequence[str]) -> Iterator[Path]:
 
 
 def _of_phase(phase: Phase) -> dict[Path, bytes]:
-    """Beside code and tests: manifest, hints, skeletons, and what is recorded of mistakes."""
-    known = [phase.folder / "phase.toml", phase.folder / "hints.toml"]
-    known += [mutants_file(phase), vectors_file(phase), faults_file(phase)]
+    """Beside code and tests: skeletons, and what is recorded of mistakes."""
+    known = [mutants_file(phase), vectors_file(phase), faults_file(phase)]
     known += [phase.folder / name for name in phase.traces]
     files = {file: file.read_bytes() for file in known if file.is_file()}
     for module in phase.modules:
         files[phase.lab_file(module)] = skeleton(phase, module).encode()
     return files
+
+
+def _counted(course: Course) -> Iterator[tuple[Path, bytes]]:
+    """Of hunts and change requests, what progress counts: their number."""
+    for phase in course.ready:
+        if hunts := counted.hunts(phase):
+            yield counted.hunts_file(phase), b"[[hunts]]\n" * len(hunts)
+        if changes := counted.changes(phase):
+            yield counted.changes_file(phase), b"[[changes]]\n" * len(changes)
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -27,7 +28,7 @@ from labkit.learner import rounds
 from labkit.practice import quiz
 from labkit.practice.question import draw, kinds
 from labkit.process import here as in_this_process
-from labkit.tab import racing
+from labkit.tab import racing, remembering
 
 Post = Callable[[dict[str, Any]], None]
 Asked = dict[str, Any]
@@ -82,6 +83,8 @@ class Driver:
         race    the learner's schedulers and the course's, under one load
         quiz    questions of the phase with "number", or without one those that are due
         say     what the learner has "said" to the question of a "kind" and a "seed"
+        report  progress and the portfolio, of all "labs" that the page has kept
+        join    what the course remembers, and what an export has of it in "theirs"
         ======  ========================================================================
 
         "files" are what the page has kept: {"labs/03-scheduler/scheduler.py": text}. The answer
@@ -188,6 +191,28 @@ class Driver:
             out.line(f"{mark} it is {quiz.shown(question)}. {question.why}", "yellow")
         quiz.remember(State(self.root), asked["kind"], verdict)
         self.post({"event": "verdict", "verdict": verdict})
+
+    def _report(self, out: Screen, asked: Asked) -> None:
+        """What `make progress` and `make portfolio` will say where the export is taken in."""
+        from labkit.practice import portfolio_page, progress  # with Jinja: not before it is asked
+
+        labs = asked["labs"]
+        for phase in map(self.course.phase, here.tasks()):
+            for module in phase.modules:
+                text = labs.get(phase.lab_path(module)) or skeleton(phase, module)
+                phase.lab_file(module).write_text(text, encoding="utf-8", newline="")
+        with tempfile.TemporaryDirectory() as fresh:
+            state = State(Path(fresh))
+            remembering.remember(self.course, state, State(self.root).data)
+            progress.show(self.course, state, out)
+            page = portfolio_page.page(self.course, state)
+        self.post({"event": "portfolio", "page": page})
+
+    def _join(self, out: Screen, asked: Asked) -> None:
+        theirs = json.loads(asked["theirs"])
+        if not isinstance(theirs, dict):
+            raise ValueError("what the export remembers is damaged")
+        remembering.remember(self.course, State(self.root), theirs)
 
     def _take(self, mine: Sequence[str], files: Mapping[str, str]) -> None:
         """Write what the page has kept: lab files of the phase, and what the course remembers.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 OURS = ("mini_vllm", "labkit", "tests")
 THERE = (
-    "_pytest", "fsrs", "iniconfig", "msgspec", "packaging", "pluggy", "py", "pygments", "pytest",
-    "typing_extensions",
+    "_pytest", "fsrs", "iniconfig", "jinja2", "markupsafe", "msgspec", "packaging", "pluggy", "py",
+    "pygments", "pytest", "typing_extensions",
 )  # fmt: skip
 """Packages that the tab brings along."""
 

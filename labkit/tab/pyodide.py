@@ -36,7 +36,7 @@ class Unavailable(RuntimeError):
 
 @cache
 def facts() -> dict[str, Any]:
-    """The pins: version, python, platform, url, files, packages."""
+    """The pins: version, python, platforms, url, files, packages."""
     return tomllib.loads(FACTS.read_text(encoding="utf-8"))
 
 
@@ -87,7 +87,7 @@ def _wanted(name: str) -> bool:
     parts = Path(name).parts
     if parts[0] == "pygments" and parts[1:2] == ("lexers",):
         return Path(name).stem in LEXERS
-    return not name.endswith((".pyi", ".so.debug"))
+    return not name.endswith((".pyi", ".so.debug", "-linux-gnu.so", ".c"))
 
 
 def _lacking(folder: Path) -> set[str]:
@@ -154,7 +154,7 @@ def _by_pip(folder: Path) -> None:
     _run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--retries=1", "--no-deps",
          "--require-hashes", "--only-binary=:all:", f"--python-version={pins['python']}",
-         f"--platform={pins['platform']}", "--dest", ".", "-r", wanted.name],
+         *(f"--platform={name}" for name in pins["platforms"]), "--dest", ".", "-r", wanted.name],
         str(folder),
     )  # fmt: skip
 

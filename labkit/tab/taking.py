@@ -15,7 +15,7 @@ from labkit.course.console import course, polite, some
 from labkit.course.files import backup, write_all
 from labkit.course.manifest import Course
 from labkit.course.state import State
-from labkit.practice import quiz
+from labkit.tab.remembering import remember
 
 STATE = ".labkit/state.json"
 MOST_BYTES = 4 << 20
@@ -40,7 +40,7 @@ def take(
     for path in fresh:
         print(f"took in {path.relative_to(known.root).as_posix()}")
     if STATE in texts:
-        remember(known, json.loads(texts[STATE]))
+        remember(known, State(known.root), json.loads(texts[STATE]))
     if left:
         print(f"left out, for they are no lab files of this course: {some(left)}")
     numbers = sorted({name[5:7] for name in texts if name != STATE})
@@ -93,46 +93,3 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def remember(known: Course, theirs: dict[str, Any]) -> None:
-    """Take in which tasks had passed, which hints were seen, and how often each kind of question
-    was answered. No phase is green by that: the tab
-    judges no notebook, and of some phases only a part."""
-    mine = State(known.root)
-    for task, shown in _table(theirs, "hints").items():
-        if isinstance(shown, int) and shown > mine.get("hints", task, 0):
-            mine.put("hints", task, shown)
-    for kind, record in _table(theirs, quiz.TABLE).items():
-        if quiz.is_record(record) and _answers(record) > _answers(mine.get(quiz.TABLE, kind)):
-            mine.put(quiz.TABLE, kind, record)
-    slugs = {phase.slug for phase in known.ready}
-    for slug, record in _table(theirs, "phases").items():
-        if slug not in slugs or not isinstance(record, dict):
-            continue
-        have = mine.get("phases", slug) or {
-            "green": False,
-            "notebook": [0, 1],
-            "public": ["-", "-"],
-        }
-        about = {
-            name: _table(have, name) | _table(record, name)
-            for name in ("judged", "failing", "failed", "counts", "begin")
-        }
-        passed = {*have.get("passed", []), *_names(record.get("passed"))}
-        passed -= set(_table(record, "failed"))
-        merged = have | about | {"passed": sorted(passed)}
-        mine.put("phases", slug, merged | {"when": str(record.get("when"))})
-
-
-def _answers(record: dict[str, Any] | None) -> int:
-    return record["asked"] + record["skipped"] if record else 0
-
-
-def _names(found: object) -> list[str]:
-    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
-
-
-def _table(record: dict[str, Any], name: str) -> dict[str, Any]:
-    found = record.get(name)
-    return found if isinstance(found, dict) else {}

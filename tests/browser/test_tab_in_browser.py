@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -63,8 +64,8 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the book of phases 00 and 03, two folders below the root of a plain server."""
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book of phases 00 and 03, two folders below a root."""
     if find_browser() is None:
         pytest.skip("NOT RUN: Chromium is not installed (set CHROMIUM to its path)")
     output = ROOT / OUTPUT
@@ -77,10 +78,27 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     site.write_worker(output)
     root = tmp_path_factory.mktemp("www")
     shutil.copytree(output, root / "some" / "where")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return root / "some" / "where"
+
+
+@pytest.fixture(scope="module")
+def book(pages: Path) -> Iterator[str]:
+    """Its address on a plain server."""
+    server = serve(pages.parents[1])
     yield f"http://localhost:{server.server_port}/some/where/"
+    stop(server)
+
+
+def serve(root: Path, port: int = 0) -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", port), partial(Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def stop(server: ThreadingHTTPServer) -> None:
+    """To the browser it is as if there were no network."""
     server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -293,13 +311,27 @@ def test_a_run_is_stepped_through_and_the_quiz_asks(book: str, context: BrowserC
     page.close()
 
 
-def test_without_storage_and_without_new_webassembly(book: str, context: BrowserContext) -> None:
-    """Both are said in a sentence, and what was written stands on the page."""
+NO_STORAGE = {
+    "full": "IDBObjectStore.prototype.put = () => {"
+    " throw new DOMException('full', 'QuotaExceededError'); };",
+    "forbidden": "IDBFactory.prototype.open = () => {"
+    " throw new DOMException('not here', 'SecurityError'); };",
+}
+LEAVES = """() => {
+  const leaving = new Event("beforeunload", { cancelable: true });
+  return window.dispatchEvent(leaving);
+}"""
+"""Whether the browser leaves the page without asking."""
+
+
+@pytest.mark.parametrize("fault", NO_STORAGE)
+def test_without_storage_and_without_new_webassembly(
+    book: str, context: BrowserContext, fault: str, downloads: Path, tmp_path: Path
+) -> None:
+    """Both are said in a sentence, and what was written is not lost: it stands on the page, in each
+    editor of its file, and in an export."""
     page = context.new_page()
-    page.add_init_script(
-        "IDBObjectStore.prototype.put = () => {"
-        " throw new DOMException('full', 'QuotaExceededError'); }; delete WebAssembly.Tag;"
-    )
+    page.add_init_script(NO_STORAGE[fault] + " delete WebAssembly.Tag;")
     page.goto(f"{book}{ZERO.slug}.html#build")
     page.click(".try >> nth=1 >> .begin")
     page.wait_for_selector(".cm-content")
@@ -311,6 +343,14 @@ def test_without_storage_and_without_new_webassembly(book: str, context: Browser
     page.wait_for_selector(".words:not([hidden])")
     assert "it has no WebAssembly exceptions" in str(page.text_content(".words"))
     assert "# mine" in page.evaluate(TEXT)
+    assert not page.evaluate(LEAVES)
+    page.click(".try >> nth=2 >> .begin")
+    page.wait_for_selector(".try >> nth=2 >> .cm-content")
+    assert "# mine" in page.evaluate(TEXT)
+    with zipfile.ZipFile(exported(page, downloads, tmp_path / "work.zip")) as archive:
+        assert b"# mine" in archive.read(ZERO.lab_path(ZERO.modules[0]))
+    forbidden = "does not let the page store anything" in str(page.text_content(".work-dialog"))
+    assert forbidden == (fault == "forbidden")
     page.close()
 
 
@@ -348,6 +388,12 @@ def test_every_word_of_a_box_and_of_the_quiz_can_be_read(
         page.wait_for_selector(".cm-content")
         run(page)
         assert page.evaluate(FAINT) == []
+        page.click("text=Your work…")
+        assert page.evaluate(FAINT) == []
+        page.click("text=Progress and portfolio")
+        page.wait_for_selector(".work-dialog iframe:not([hidden])")
+        assert page.evaluate(FAINT) == []
+        page.click(".work-dialog >> text=Close")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click(".chapters a:last-child")
     page.click("text=Questions of 00")
@@ -364,6 +410,8 @@ def test_two_tabs_do_not_overwrite_each_other(book: str, context: BrowserContext
     for page, word in ((one, "first"), (other, "second")):  # before either of them is saved
         edit(page, "# of one", f"# of the {word}")
     asked = next(page for page in looked_at(one, other) if page.locator(".asked p").count())
+    asked.click(".try >> nth=2 >> .begin")  # the same file, in another editor
+    asked.wait_for_selector(".try >> nth=2 >> .asked p")
     asked.click("text=Keep this one")
     asked.click("text=Your work…")
     asked.click("text=Earlier texts")
@@ -381,6 +429,8 @@ def looked_at(*pages: Page) -> Iterator[Page]:
 
 def exported(page: Page, downloads: Path, file: Path) -> Path:
     """The zip file that "Your work" hands out."""
+    for earlier in downloads.glob("*.zip"):
+        earlier.unlink()
     page.click("text=Your work…")
     browser = page.context.browser
     assert browser
@@ -420,3 +470,99 @@ def test_what_is_written_here_gets_the_same_verdict_on_a_machine(
     words = [sys.executable, "-m", "labkit", "lab", "03", "--task", "2"]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, env=dict(os.environ))
     assert [line.rstrip() for line in here.splitlines()] == done.stdout.splitlines()
+
+
+# ---------------------------------------------------------------- the way back into a browser
+def imported(page: Page, file: Path) -> str:
+    """What "Your work", which is open, says of a file."""
+    page.evaluate("document.querySelector('.work-dialog .said').textContent = ''")
+    page.set_input_files(".work-dialog input[type=file]", str(file))
+    page.wait_for_function("document.querySelector('.work-dialog .said').textContent")
+    return str(page.text_content(".work-dialog .said"))
+
+
+def test_an_export_comes_back_into_the_page(
+    book: str, context: BrowserContext, downloads: Path, tmp_path: Path
+) -> None:
+    """All of the work is deleted in between; the editor that is open shows what has come."""
+    page = open_solved(context, book)
+    page.on("dialog", lambda dialog: dialog.accept())
+    edit(page, "from __future__", "# mine\nfrom __future__")
+    assert "✓ 00.1" in run(page)
+    file = exported(page, downloads, tmp_path / "work.zip")
+    page.click("text=Delete all of it…")
+    page.wait_for_selector(".work-dialog", state="hidden")
+    assert page.locator(".try.green").count() == 0
+    page.click(".try >> nth=0 >> .begin")
+    page.wait_for_selector(".cm-content")
+    text = page.evaluate(TEXT)
+    assert "# mine" not in text and hole(ZERO, "00.1") in text
+    page.click("text=Your work…")
+    assert imported(page, file) == "1 files taken in"
+    page.click(".work-dialog >> text=Close")
+    text = page.evaluate(TEXT)
+    assert "# mine" in text and RIGHT in text
+    assert page.locator(".try.green").count() == 1, "which task had passed comes along"
+    assert "✓ 00.1" in run(page)
+    page.close()
+
+
+def test_what_is_no_export_changes_nothing_in_the_page(
+    book: str, context: BrowserContext, tmp_path: Path
+) -> None:
+    """A sentence says what is wrong with the file; of one that holds more, the labs are taken."""
+    page = open_task(context, book, ZERO.slug, 2)
+    edit(page, "from __future__", "# stays\nfrom __future__")
+    before = page.evaluate(TEXT)
+    path = ZERO.lab_path(ZERO.modules[0])
+    named = {"foreign": {"photo.jpg": b"x"}, "huge": {path: b"a" * (5 << 20)},
+             "picture": {path: b"\xff\xfe"}, "whole": {path: b"x = 1\n" * 99, "../evil.py": b"y",
+             f"../{path}": b"y", "film.mp4": b"z" * (9 << 20)}}  # fmt: skip
+    files = {}
+    for name, entries in named.items():
+        files[name] = tmp_path / f"{name}.zip"
+        with zipfile.ZipFile(files[name], "w", zipfile.ZIP_DEFLATED) as archive:
+            for entry, data in entries.items():
+                archive.writestr(entry, data)
+    whole = files["whole"].read_bytes()
+    broken = {"text": b"no zip at all", "empty": b"", "half": whole[: len(whole) // 2],
+              "rotten": whole[:60] + bytes(20) + whole[80:], "large": bytes(33 << 20)}  # fmt: skip
+    for name, data in broken.items():
+        files[name] = tmp_path / f"{name}.zip"
+        files[name].write_bytes(data)
+    says = dict.fromkeys(("text", "empty", "half", "rotten"), "it is damaged, or is no zip file")
+    says["foreign"] = "it holds no labs/NN-name/file.py"
+    says["huge"] = f"{path} in it has 5242880 bytes; the limit is 4194304"
+    says["picture"] = f"{path} in it is no text in UTF-8"
+    says["large"] = "it has 34603008 bytes; the limit is 33554432"
+    page.click("text=Your work…")
+    for name, why in says.items():
+        said = imported(page, files[name])
+        assert said == f"{name}.zip was not taken in: {why}. Nothing has changed."
+        assert page.evaluate(TEXT) == before
+    left = f"../evil.py, ../{path}, film.mp4"
+    assert imported(page, files["whole"]) == f"1 files taken in; left out: {left}"
+    assert str(page.evaluate(TEXT)).startswith("x = 1\n")
+    page.click("text=Earlier texts")
+    earlier = page.locator(".work-dialog details li", has_text="before an import")
+    earlier.first.locator("text=Bring it back").click()
+    assert page.evaluate(TEXT) == before
+    page.wait_for_function("document.querySelector('.try .status').textContent === 'kept'")
+    page.close()
+
+
+def test_progress_and_the_portfolio_are_shown(book: str, context: BrowserContext) -> None:
+    """Of the work that lies in this browser, by the course's own Python."""
+    page = open_solved(context, book)
+    assert "✓ 00.1" in run(page)
+    page.click("text=Your work…")
+    page.click("text=Progress and portfolio")
+    portfolio = page.frame_locator(".work-dialog iframe")
+    portfolio.locator("h1").wait_for()
+    lines = str(page.text_content(".work-dialog .words")).splitlines()
+    assert lines[0].startswith("  00 ") and len(lines) == len(COURSE.phases) + 2
+    assert "points in public tests" in lines[-1]
+    assert "RequestStatus.is_finished" in str(portfolio.locator("main").text_content())
+    page.click(".work-dialog >> text=Your work…")
+    assert page.locator(".work-dialog >> text=Export as zip").is_visible()
+    page.close()

@@ -34,9 +34,11 @@ async function skeleton(path) {
   return response.text();
 }
 
+const unkept = new Map(); // path -> what could not be stored: it is on this page alone
+
 /** What stands in a file now: the learner's text, or the skeleton. */
 async function current(path) {
-  const kept = await work.load(path).catch(() => undefined);
+  const kept = unkept.get(path) ?? await work.load(path).catch(() => undefined);
   return kept ?? { path, text: await skeleton(path), revision: undefined };
 }
 
@@ -52,13 +54,44 @@ let busy = false;
  * @param who hears what Python says meanwhile.
  */
 async function ask(who, request) {
-  const state = await work.load(STATE).catch(() => undefined);
+  const nothing = { text: "{}" }; // and none where nothing can be stored: the worker remembers it then
+  const state = await work.load(STATE).then((file) => file ?? nothing).catch(() => undefined);
   const files = { ...(state && { [STATE]: state.text }), ...request.files };
   listener = who;
   const answer = await python.answer({ ...request, files });
-  if (answer.files[STATE]) await work.save(STATE, answer.files[STATE], state?.revision).catch(() => {});
+  if (answer.files[STATE] !== state?.text) await work.save(STATE, answer.files[STATE], state?.revision).catch(() => {});
   return answer;
 }
+
+/**
+ * Start Python, and let it answer one request.
+ * @param who {status, bar, hear}: where it is shown how far it is, and who hears what Python says.
+ * @returns whether it came to its end.
+ */
+async function askOnce(who, request) {
+  if (busy) return void (who.status.textContent = "Python is busy; wait for it, or stop it");
+  busy = true;
+  who.status.textContent = "Python is being loaded";
+  who.bar.hidden = false;
+  listener = who;
+  try {
+    await python.start();
+    who.bar.hidden = true;
+    who.status.textContent = "";
+    await work.alone(() => ask(who, request));
+    return true;
+  } catch (error) {
+    who.status.textContent = error.message;
+  } finally {
+    busy = false;
+    who.bar.hidden = true;
+  }
+}
+
+const makeBar = () => make("progress", { max: page.bytes, value: 0, hidden: true, "aria-label": "Python is being loaded" });
+
+/** A line of the screen, with its colours. */
+const coloured = (parts) => parts.map(([text, style]) => make("span", { class: style }, text));
 
 class Box {
   constructor(section) {
@@ -81,7 +114,7 @@ class Box {
     this.field = make("div", { class: "editor" });
     this.status = make("span", { class: "status", role: "status" }, "");
     this.stopButton = button("Stop", () => python.stop(), { hidden: true });
-    this.bar = make("progress", { max: page.bytes, value: 0, hidden: true, "aria-label": "Python is being loaded" });
+    this.bar = makeBar();
     this.checks = make("p", { class: "checks", "aria-hidden": "true" });
     this.words = make("pre", { class: "words", tabindex: 0, "aria-label": "What was found", hidden: true });
     this.asked = make("div", { class: "asked" });
@@ -105,6 +138,8 @@ class Box {
     this.editor = makeEditor(this.field, file.text, { change: () => this.changed(), run: () => this.run() });
     this.editor.show(this.functions);
     this.editor.focus();
+    this.dirty = unkept.has(this.path);
+    await this.save();
     if (await python.isHere()) python.start().catch(() => {}); // while the learner reads; Run says what is wrong
   }
 
@@ -124,19 +159,29 @@ class Box {
     this.timer = setTimeout(() => this.save(), SAVE_AFTER);
   }
 
-  /** Save what was edited; asks where another tab has saved something else. */
-  async save() {
+  /** Save what was edited, one save after the other; asks where another tab has saved something else. */
+  save() {
     clearTimeout(this.timer);
+    this.saving = (this.saving ?? Promise.resolve()).then(() => this.saveNow());
+    return this.saving;
+  }
+
+  async saveNow() {
     if (!this.dirty) return;
     const text = this.editor.text();
     try {
       const done = await work.save(this.path, text, this.base);
-      if (!done.saved) return this.ask(done.file);
+      if (!done.saved) {
+        unkept.set(this.path, { path: this.path, text, revision: this.base });
+        return this.ask(done.file);
+      }
+      unkept.delete(this.path);
       this.base = done.revision;
       this.dirty = this.editor.text() !== text;
       this.say("kept");
       navigator.storage?.persist?.().catch(() => {});
     } catch (error) {
+      unkept.set(this.path, { path: this.path, text, revision: this.base });
       this.say(`not kept (${error.name}: ${error.message}); it is on this page alone: export it under “Your work”`, true);
     }
   }
@@ -195,6 +240,7 @@ class Box {
   async do(what, task) {
     if (busy) return;
     busy = true;
+    listener = this;
     this.began = performance.now();
     this.waiting = new Map();
     this.editor.unmark();
@@ -316,7 +362,7 @@ class Quiz {
   constructor(section) {
     this.section = section;
     this.status = make("span", { class: "status", role: "status" });
-    this.bar = make("progress", { max: page.bytes, value: 0, hidden: true, "aria-label": "Python is being loaded" });
+    this.bar = makeBar();
     this.body = make("div");
     section.replaceChildren(
       make("h2", {}, `Predict what the engine does`),
@@ -336,30 +382,15 @@ class Quiz {
     if (this.questions.length) this.show(0);
   }
 
-  async ask(request) {
-    if (busy) return void (this.status.textContent = "Python is busy; wait for it, or stop it");
-    busy = true;
-    this.status.textContent = "Python is being loaded";
-    this.bar.hidden = false;
-    listener = this;
-    try {
-      await python.start();
-      this.bar.hidden = true;
-      this.status.textContent = "";
-      await work.alone(() => ask(this, request));
-    } catch (error) {
-      this.status.textContent = error.message;
-    } finally {
-      busy = false;
-      this.bar.hidden = true;
-    }
+  ask(request) {
+    return askOnce(this, request);
   }
 
   hear(event) {
     if (event.event === "progress") this.bar.value = event.loaded;
     else if (event.event === "question") this.questions.push(event);
     else if (event.event === "verdict") this.verdict = event.verdict;
-    else if (event.event === "line") this.body.append(make("p", { class: "said" }, ...event.parts.map(([text, style]) => make("span", { class: style }, text))));
+    else if (event.event === "line") this.body.append(make("p", { class: "said" }, ...coloured(event.parts)));
   }
 
   show(index) {
@@ -397,6 +428,7 @@ const dialog = make("dialog", { class: "work-dialog", "aria-label": "Your work" 
 
 async function showWork() {
   await open?.save();
+  dialog.classList.remove("wide");
   const files = await work.all().catch(() => null);
   const earlier = open ? await work.backups(open.path).catch(() => []) : [];
   const choose = make("input", { type: "file", accept: ".zip,application/zip", hidden: true, onchange: () => take(choose.files[0]) });
@@ -407,11 +439,12 @@ async function showWork() {
     files === null ? make("p", { class: "red" }, "This browser does not let the page store anything (a private window, perhaps). What you write is on this page alone; export it before you leave.")
       : make("ul", {}, ...files.filter((file) => file.path !== STATE).map((file) => make("li", {}, make("code", {}, file.path), ` ${file.text.length} characters`))),
     make("p", {},
+      button("Progress and portfolio", () => showReport()), " ",
       button("Export as zip", () => hand()), " ", button("Import a zip…", () => choose.click()), choose, " ",
       button("Delete all of it…", () => forget(), { class: "red" }), " ", button("Close", () => dialog.close())),
     make("p", { class: "small" }, "On your machine, in a checkout of the course: ", make("code", {}, "python -m labkit import mini_vllm-work.zip"),
       " puts it into labs/, and keeps a backup of what stands there."),
-    make("p", { role: "status", class: "said" }),
+    make("p", { role: "status", class: "said" }), make("p", { role: "status", class: "joined" }), makeBar(),
     ...(earlier.length ? [make("details", {}, make("summary", {}, `Earlier texts of ${open.path}`),
       make("ul", {}, ...earlier.map((one) => make("li", {}, `${one.when.slice(0, 16).replace("T", " ")} UTC, ${one.why} `,
         button("Bring it back", () => bringBack(one))))))] : []));
@@ -420,33 +453,87 @@ async function showWork() {
 
 const told = (text) => { $(".said", dialog).textContent = text; };
 
-async function hand() {
-  const texts = Object.fromEntries((await work.all().catch(() => [])).map((file) => [file.path, file.text]));
-  if (open) texts[open.path] = open.editor.text();
-  const link = make("a", { href: URL.createObjectURL(zipped(texts)), download: "mini_vllm-work.zip" });
+/** All that was written here, {path: text}: what could not be stored, too. */
+async function everything() {
+  const files = [...await work.all().catch(() => []), ...unkept.values()];
+  if (open) files.push({ path: open.path, text: open.editor.text() });
+  return Object.fromEntries(files.map((file) => [file.path, file.text]));
+}
+
+function download(blob, name) {
+  const link = make("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+async function hand() {
+  const texts = await everything();
+  download(zipped(texts), "mini_vllm-work.zip");
   told(`${Object.keys(texts).length} files in mini_vllm-work.zip`);
 }
 
+/** Take an export in: all of its files or none. What stood there stays under "Earlier texts". */
 async function take(file) {
+  let said = "";
   try {
-    const texts = await unzipped(file);
-    const foreign = Object.keys(texts).filter((path) => !WORK.test(path));
-    const names = Object.keys(texts).filter((path) => WORK.test(path));
+    if (busy) throw new Error("Python is busy; wait for it, or stop it");
+    const { texts, left } = await unzipped(file, (path) => WORK.test(path));
+    const names = Object.keys(texts).filter((path) => path !== STATE);
     if (!names.length) throw new Error("it holds no labs/NN-name/file.py");
-    await open?.close();
-    for (const path of names) {
-      const now = await work.load(path);
-      if (now && now.text !== texts[path]) await work.backup(path, now.text, "before an import");
-      await work.save(path, texts[path], now?.revision);
-    }
+    await open?.save();
+    if (unkept.size) throw new Error(`${[...unkept.keys()].join(", ")} is not kept yet, and would be lost; export it first`);
+    const theirs = texts[STATE];
+    if (await work.load(STATE)) delete texts[STATE]; // both are joined below
+    await work.saveAll(texts, "before an import");
+    if (open && open.path in texts) open.heard(await work.load(open.path));
+    said = `${names.length} files taken in${left.length ? `; left out: ${left.slice(0, 5).join(", ")}${left.length > 5 ? ", …" : ""}` : ""}`;
     await showWork();
-    told(`${names.length} files taken in${foreign.length ? `; left out: ${foreign.slice(0, 5).join(", ")}` : ""}`);
+    told(said);
+    if (theirs && !(STATE in texts)) await join(theirs);
   } catch (error) {
-    told(`${file.name} was not taken in: ${error.message}. Nothing has changed.`);
+    const why = error instanceof DOMException ? `${error.name}: ${error.message}` : error.message;
+    told(said ? `${said}. ${why}` : `${file.name} was not taken in: ${why}. Nothing has changed.`);
   }
   showProgress();
+}
+
+/** What the course remembers here, and what an export has of it, become one. */
+async function join(theirs) {
+  const who = { status: $(".joined", dialog), bar: $("progress", dialog), hear() {} };
+  if (!await askOnce(who, { do: "join", theirs })) who.status.textContent = `Which tasks had passed was not taken in: ${who.status.textContent}`;
+}
+
+/** Progress and the portfolio's page, as they will be on a machine that takes the export in. */
+class Report {
+  constructor() {
+    this.status = make("p", { role: "status", class: "said" });
+    this.bar = makeBar();
+    this.words = make("pre", { class: "words", tabindex: 0, "aria-label": "Progress", hidden: true });
+    this.frame = make("iframe", { title: "Portfolio", hidden: true });
+    this.keep = button("Save the portfolio", () => download(new Blob([this.page], { type: "text/html" }), "portfolio.html"), { hidden: true });
+  }
+
+  hear(event) {
+    if (event.event === "progress") this.bar.value = event.loaded;
+    else if (event.event === "line") this.words.append(make("span", { class: "line" }, ...coloured(event.parts), "\n"));
+    else if (event.event === "portfolio") this.page = event.page;
+    this.words.hidden = !this.words.childNodes.length;
+  }
+
+  show() {
+    if (this.page) this.frame.srcdoc = this.page;
+    this.frame.hidden = this.keep.hidden = !this.page;
+  }
+}
+
+async function showReport() {
+  await open?.save();
+  const report = new Report(), files = await everything();
+  delete files[STATE]; // it comes from the storage, with each request
+  dialog.classList.add("wide");
+  dialog.replaceChildren(make("h2", {}, "Progress and portfolio"), report.status, report.bar, report.words,
+    make("p", {}, report.keep, " ", button("Your work…", () => showWork()), " ", button("Close", () => dialog.close())), report.frame);
+  if (await askOnce(report, { do: "report", labs: files })) report.show();
 }
 
 async function bringBack(one) {
@@ -458,11 +545,15 @@ async function bringBack(one) {
 
 async function forget() {
   if (!confirm("Delete everything that you have written in this course in this browser, with its earlier texts? An export is the only way back.")) return;
-  const box = open;
-  if (box) box.dirty = false;
-  await box?.close();
-  await work.forget().catch((error) => told(error.message));
-  dialog.close();
+  try {
+    await work.forget();
+    if (open) open.dirty = false;
+    unkept.clear();
+    await open?.close();
+    dialog.close();
+  } catch (error) {
+    told(`Not deleted: ${error.message}`);
+  }
   showProgress();
 }
 
@@ -481,4 +572,10 @@ if ($("#quiz")) new Quiz($("#quiz"));
 document.body.append(dialog);
 work.onSaved((file) => { open?.heard(file); if (file.path === STATE || !file.path) showProgress(); });
 addEventListener("visibilitychange", () => { if (document.hidden) open?.save(); });
+addEventListener("beforeunload", (event) => { if (unkept.size) event.preventDefault(); });
+/** Before the page is loaded anew (offline.js): whether all that was written here is kept. */
+window.keepWork = async () => {
+  await open?.save();
+  return unkept.size === 0;
+};
 showProgress();

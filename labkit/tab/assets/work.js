@@ -30,12 +30,18 @@ const done = (request) => new Promise((resolve, reject) => {
   request.onerror = () => reject(request.error);
 });
 
-async function store(name, mode) {
-  const transaction = (await database()).transaction(name, mode);
+async function begin(names, mode) {
+  const transaction = (await database()).transaction(names, mode);
   const ended = new Promise((resolve, reject) => {
     transaction.oncomplete = resolve;
     transaction.onabort = transaction.onerror = () => reject(transaction.error ?? new Error("not stored"));
   });
+  ended.catch(() => {}); // who waits for it hears of it
+  return { transaction, ended };
+}
+
+async function store(name, mode) {
+  const { transaction, ended } = await begin([name], mode);
   return { files: transaction.objectStore(name), ended };
 }
 
@@ -64,13 +70,41 @@ export async function save(path, text, base) {
   return { saved: true, revision };
 }
 
+/**
+ * Save files that come from elsewhere, all of them or none; the texts that they replace are kept.
+ * @param why stands beside those texts.
+ */
+export async function saveAll(texts, why) {
+  const { transaction, ended } = await begin(["files", "backups"], "readwrite");
+  const [files, kept] = ["files", "backups"].map((name) => transaction.objectStore(name));
+  const saved = [];
+  try {
+    for (const [path, text] of Object.entries(texts)) {
+      const file = await done(files.get(path));
+      if (file?.text === text) continue;
+      if (file) await keep(kept, path, file.text, why);
+      saved.push({ path, text, revision: (file?.revision ?? 0) + 1 });
+      files.put(saved.at(-1));
+    }
+  } catch (error) {
+    transaction.abort();
+    throw error;
+  }
+  await ended;
+  saved.forEach((file) => told.postMessage(file));
+}
+
 /** Keep a text that is about to be replaced; the newest fifty stay. */
 export async function backup(path, text, why) {
   const { files: kept, ended } = await store("backups", "readwrite");
+  await keep(kept, path, text, why);
+  await ended;
+}
+
+async function keep(kept, path, text, why) {
   kept.add({ path, text, why, when: new Date().toISOString() });
   const ids = await done(kept.getAllKeys());
   for (const id of ids.slice(0, -50)) kept.delete(id);
-  await ended;
 }
 
 /** The kept texts of one file, the newest first. */

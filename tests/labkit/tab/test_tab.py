@@ -16,10 +16,12 @@ from labkit.course import here, sealed, source
 from labkit.course.console import Screen
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
+from labkit.course.state import State
 from labkit.learner import rounds
+from labkit.practice import portfolio, progress
 from labkit.practice.question import PHASES, draw
 from labkit.reader import boxes
-from labkit.tab import bundle, compiled, look, pyodide, site, taking
+from labkit.tab import bundle, compiled, look, pyodide, remembering, site, taking
 
 COURSE = Course(ROOT)
 ZERO = COURSE.phase("00")
@@ -295,26 +297,87 @@ def exported(path: Path, **texts: str) -> Path:
     return path
 
 
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without labs, for commands."""
+    place = tmp_path / "machine"
+    (place / "labs").mkdir(parents=True)
+    for name in ("phases", "mini_vllm", "tests"):
+        (place / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("LABKIT_ROOT", str(place))
+    return place
+
+
 def test_an_export_comes_into_labs_with_a_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, machine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("phases", "labs", "mini_vllm"):
-        (tmp_path / name).symlink_to(ROOT / name) if name != "labs" else (tmp_path / name).mkdir()
-    (tmp_path / PATH).parent.mkdir()
-    (tmp_path / PATH).write_text("mine = 1\n")
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    (machine / PATH).parent.mkdir()
+    (machine / PATH).write_text("mine = 1\n")
     state = {"hints": {"00.1": 2}, "phases": {ZERO.slug: {"passed": ["00.1"], "green": True}}}
     files = {PATH: WRONG, ".labkit/state.json": json.dumps(state), "../evil.py": "x"}
     taking.take(exported(tmp_path / "work.zip", **files))
     said = capsys.readouterr().out
-    assert (tmp_path / PATH).read_text() == WRONG
-    [kept] = tmp_path.glob(f".labkit/backups/*/{PATH}")
+    assert (machine / PATH).read_text() == WRONG
+    [kept] = machine.glob(f".labkit/backups/*/{PATH}")
     assert kept.read_text() == "mine = 1\n"
     assert f"took in {PATH}" in said and "left out" in said and "make lab-00" in said
-    known = json.loads((tmp_path / ".labkit" / "state.json").read_text())
+    known = json.loads((machine / ".labkit" / "state.json").read_text())
     assert known["hints"] == {"00.1": 2}
     assert known["phases"][ZERO.slug]["passed"] == ["00.1"]
     assert not known["phases"][ZERO.slug]["green"], "the notebook is not answered"
+
+
+def test_progress_and_the_portfolio_are_the_same_here_and_there(
+    contents: dict[str, bytes],
+    tmp_path: Path,
+    machine: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What the tab shows is what `progress` and `portfolio` say after `import`; a task that was
+    edited since it passed counts in neither."""
+    edited = source.replace_body(RIGHT[MODULE], "RequestStatus.is_finished", "return bool(self)")
+    run = {"do": "run", "phase": "00", "task": "", "files": WHOLE}
+    hint = {"do": "hint", "phase": "00", "task": "00.2", "files": WHOLE}
+    labs = WHOLE | {PATH: edited, "labs/99-none/none.py": "x = 1\n"}
+    reports = [{"do": "report", "labs": files} for files in (labs, WHOLE)]
+    (tmp_path / "tab").mkdir()
+    events = look.drive(tmp_path / "tab", contents, [run, hint, *reports])
+    said = words(events)[2:]
+    pages = [event["page"] for event in events if event.get("event") == "portfolio"]
+    state = next(event for event in reversed(events) if "green" in event)["files"][taking.STATE]
+    for files, lines, page in zip((labs, WHOLE), said, pages, strict=True):
+        taking.take(exported(tmp_path / "work.zip", **files, **{taking.STATE: state}))
+        capsys.readouterr()
+        progress.progress()
+        assert lines == capsys.readouterr().out.splitlines()
+        assert page == portfolio.page(Course(machine), portfolio.Shown())
+    assert "edited since it passed: 00.1" in said[0][0] and "Request.num_tokens" in pages[0]
+    assert "RequestStatus.is_finished" in pages[1] and "notebook -/- · hints 1" in said[1][0]
+
+
+def test_two_memories_become_one(contents: dict[str, bytes], tmp_path: Path) -> None:
+    """In a tab that takes an export in; one that is damaged changes nothing."""
+    phase = COURSE.phase("08")
+    mine, theirs = State(tmp_path), {
+        "hints": {"08.1": 1, "08.2": 3, "08.3": "many"},
+        "phases": {phase.slug: {"passed": ["08.1"], "counts": {"08.1": [2, 2]}}, "99-none": {}},
+        "quiz": {"00/x": 3},
+    }  # fmt: skip
+    mine.put("hints", "08.1", 2)
+    mine.put("phases", phase.slug, {"passed": ["08.2"], "counts": {"08.2": [1, 1]}, "when": "now"})
+    remembering.remember(COURSE, mine, theirs)
+    assert mine.data["hints"] == {"08.1": 2, "08.2": 3} and not mine.data.get("quiz")
+    record = mine.get("phases", phase.slug)
+    assert record["passed"] == ["08.1", "08.2"] and record["when"] == "now"
+    assert record["public"] == ["-", "-"] and not record["green"], "not all tasks were judged"
+    kept = {taking.STATE: json.dumps(mine.data)}
+    asked = [{"do": "join", "theirs": text, "files": kept} for text in (json.dumps(
+        {"hints": {"08.1": 4}}), "[]", "{")]  # fmt: skip
+    events = look.drive(tmp_path, contents, asked)
+    answers = [json.loads(e["files"][taking.STATE]) for e in events if "green" in e]
+    assert answers[0]["hints"] == {"08.1": 4, "08.2": 3}
+    assert answers[1] == answers[2] == mine.data
+    assert [bool(lines) for lines in words(events)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
