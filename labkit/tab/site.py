@@ -73,16 +73,13 @@ def write(course: Course, output: Path, given: Path | None = None) -> Tab:
 
 def write_worker(output: Path) -> None:
     """Write `sw.js`, when everything else lies in the folder: it holds the release's name, and the
-    list of what to keep at once."""
+    digest of each of its files."""
     files = sorted(path for path in output.rglob("*") if path.is_file() and path.name != "sw.js")
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.relative_to(output).as_posix().encode() + b"\0" + path.read_bytes())
-    pages = [path.relative_to(output).as_posix() for path in files if _at_once(path)]
+    digests = {
+        path.relative_to(output).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+        for path in files
+    }
+    known = json.dumps(digests, ensure_ascii=False, indent=0)
     text = (ASSETS / "sw.js").read_text(encoding="utf-8")
-    text = text.replace("%VERSION%", digest.hexdigest()[:16])
-    (output / "sw.js").write_text(text.replace("%PAGES%", json.dumps(pages)), encoding="utf-8")
-
-
-def _at_once(path: Path) -> bool:
-    return path.suffix in (".html", ".js", ".py") and path.parent.name != "pyodide"
+    text = text.replace("%VERSION%", hashlib.sha256(f"{text}{known}".encode()).hexdigest()[:16])
+    (output / "sw.js").write_text(text.replace("%FILES%", known), encoding="utf-8")

@@ -9,6 +9,7 @@ an earlier `make book`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
 from labkit.reader.book import OUTPUT, build_one
 from labkit.reader.browser import FLAGS, find_browser
-from labkit.tab import pyodide, site, taking
+from labkit.tab import bundle, pyodide, site, taking
 from tests.browser.test_contrast_in_browser import FAINT
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
@@ -566,3 +567,169 @@ def test_progress_and_the_portfolio_are_shown(book: str, context: BrowserContext
     page.click(".work-dialog >> text=Your work…")
     assert page.locator(".work-dialog >> text=Export as zip").is_visible()
     page.close()
+
+
+# ---------------------------------------------------------------- a new release
+CONTROLLED = "navigator.serviceWorker.controller !== null"
+
+
+def release(pages: Path, root: Path, name: str, age: int) -> Path:
+    """The site as another release: a public test, a script and a page bear its name.
+
+    Args:
+        age: of its files, in days. A server that says nothing of caches lets a browser keep old
+            files without asking again, for a tenth of their age.
+    """
+    shutil.copytree(pages, root)
+    with zipfile.ZipFile(root / "try" / "course.zip") as archive:
+        files = {entry: archive.read(entry) for entry in archive.namelist()}
+    [test] = [e for e in files if e.startswith("tests/public/00-orientation/test_1_")]
+    begin = files[test].index(b'    """') + len(b'    """')
+    files[test] = files[test][:begin] + f"Of release {name}: ".encode() + files[test][begin:]
+    (root / "try" / "course.zip").write_bytes(bundle.packed(files))
+    for file, old, new in (
+        (root / "try" / "tab.js", "`Try ${this.task} here`", f"`Try ${{this.task}} here, {name}`"),
+        (root / f"{ZERO.slug}.html", "<title>", f"<title>{name}: "),
+    ):
+        text = file.read_text("utf-8")
+        assert old in text
+        file.write_text(text.replace(old, new), encoding="utf-8")
+    site.write_worker(root)
+    then = time.time() - age * 86400
+    for file in root.rglob("*"):
+        os.utime(file, (then, then))
+    return root
+
+
+BYTES = """async () => {
+  const bytes = await (await fetch("try/course.zip")).arrayBuffer();
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}"""
+"""What a page gets when its worker asks for the tests."""
+
+
+def parts(page: Page, sites: dict[str, Path]) -> str:
+    """Of which release the page is, its script, and the tests that it gets: "AAA"; "-" where it
+    gets none."""
+    label = str(page.locator(".try >> nth=0").text_content()).strip()
+    digests = {name: digest(root / "try" / "course.zip") for name, root in sites.items()}
+    try:
+        found = page.evaluate(BYTES)
+    except Error:
+        found = ""
+    tests = next((name for name, known in digests.items() if known == found), "-")
+    return page.title()[0] + label[-1] + tests
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def tested(page: Page) -> str:
+    """Of which release the tests are that Ctrl-Enter runs."""
+    page.click(".try >> nth=0 >> .begin")
+    page.wait_for_selector(".cm-content")
+    run(page)
+    title = str(page.locator(".checks span").first.get_attribute("title"))
+    return title.removeprefix("Of release ")[:1]
+
+
+def visit(context: BrowserContext, address: str) -> Page:
+    page = context.new_page()
+    page.goto(f"{address}{ZERO.slug}.html#build")
+    page.wait_for_selector(".try .begin")
+    return page
+
+
+@pytest.fixture(scope="module")
+def sites(pages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three releases, each newer than the one before; files of all of them are old."""
+    folder = tmp_path_factory.mktemp("sites")
+    ages = {"A": 900, "B": 600, "C": 300}
+    return {name: release(pages, folder / name, name, age) for name, age in ages.items()}
+
+
+def test_a_new_release_replaces_the_old_one_whole(
+    sites: dict[str, Path], context: BrowserContext
+) -> None:
+    """B when the reader asks for it, C on a later visit; until then all of it is the old one. Work
+    is kept, and each of them works without a network."""
+    server = serve(sites["A"])
+    port = server.server_port
+    address = f"http://localhost:{port}/"
+    page = visit(context, address)
+    page.wait_for_function(CONTROLLED)
+    assert parts(page, sites) == "AAA"
+    page.reload()
+    assert tested(page) == "A"
+    edit(page, hole(ZERO, "00.1"), f"        {RIGHT}\n")
+    page.wait_for_function("document.querySelector('.try .status').textContent === 'kept'")
+    page.close()
+    stop(server)
+    page = visit(context, address)
+    assert parts(page, sites) == "AAA", "without a network"
+    assert tested(page) == "A"
+    page.close()
+    server = serve(sites["B"], port)
+    page = visit(context, address)
+    page.wait_for_selector(".newer >> text=Load it")
+    assert parts(page, sites) == "AAA", "until the reader asks for the new one"
+    page.click(".try >> nth=0 >> .begin")
+    page.wait_for_selector(".cm-content")
+    edit(page, "from __future__", "# not saved yet\nfrom __future__")
+    page.click("text=Load it")
+    page.wait_for_function("document.title.startsWith('B')")
+    page.wait_for_selector(".try .begin")
+    assert parts(page, sites) == "BBB"
+    assert tested(page) == "B"
+    assert "# not saved yet" in page.evaluate(TEXT) and RIGHT in page.evaluate(TEXT)
+    page.close()
+    stop(server)
+    page = visit(context, address)
+    assert parts(page, sites) == "BBB", "without a network, as A did"
+    page.close()
+    server = serve(sites["C"], port)
+    page = visit(context, address)
+    page.wait_for_selector(".newer")
+    assert parts(page, sites) == "BBB"
+    page.close()
+    for _ in range(5):  # a page that was closed lives on for a moment
+        page = visit(context, address)
+        found = parts(page, sites)
+        assert found in ("BBB", "CCC")
+        if found == "CCC":
+            break
+        page.close()
+        time.sleep(1)
+    assert found == "CCC" and tested(page) == "C"
+    assert RIGHT in page.evaluate(TEXT)
+    assert len(page.evaluate("caches.keys()")) == 1
+    page.close()
+    stop(server)
+
+
+def test_an_old_page_takes_nothing_of_a_new_release(
+    sites: dict[str, Path], context: BrowserContext
+) -> None:
+    """Python was not asked for before the release changed: it is not loaded into the old page."""
+    server = serve(sites["A"])
+    port = server.server_port
+    address = f"http://localhost:{port}/"
+    page = visit(context, address)
+    page.wait_for_function(CONTROLLED)
+    stop(server)
+    server = serve(sites["B"], port)
+    assert parts(page, sites) == "AA-"
+    page.click(".try >> nth=0 >> .begin")
+    page.wait_for_selector(".cm-content")
+    assert "If a newer book has come out, load this page anew" in run(page)
+    page.close()
+    page = visit(context, address)
+    if page.title().startswith("A"):
+        page.click("text=Load it")
+        page.wait_for_function("document.title.startsWith('B')")
+        page.wait_for_selector(".try .begin")
+    assert parts(page, sites) == "BBB"
+    page.close()
+    stop(server)

@@ -38,7 +38,7 @@ export class Python {
   async #begin() {
     this.#worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
     this.#worker.onmessage = ({ data }) => this.#take(data);
-    this.#worker.onerror = (event) => this.#end(event.message || "it could not be loaded; is the network there?");
+    this.#worker.onerror = (event) => this.#end(event.message || "It could not be loaded. Is the network there? If a newer book has come out, load this page anew.");
     this.#interrupts = this.isolated ? new Uint8Array(new SharedArrayBuffer(1)) : null;
     await this.#ask({ do: "start", interrupts: this.#interrupts }, Infinity);
   }

@@ -4,6 +4,7 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 const MOST = 1 << 30; // bytes of memory: what grows without end meets a MemoryError, and the page lives on
 const PACKAGES = "/lib/python3.14/site-packages";
+const LACKING = "It could not be loaded. Is the network there? If a newer book has come out, load this page anew.";
 let driver = null;
 
 const grow = WebAssembly.Memory.prototype.grow;
@@ -34,9 +35,8 @@ async function zip(name) {
 }
 
 async function start(interrupts) {
-  const files = ["packages.zip", "course.zip"].map(zip); // beside Pyodide, not after it
-  const python = await loadPyodide({ indexURL: new URL("./pyodide/", import.meta.url).href });
-  const [packages, course] = await Promise.all(files);
+  const [python, packages, course] = await Promise.all([ // the files beside Pyodide, not after it
+    loadPyodide({ indexURL: new URL("./pyodide/", import.meta.url).href }), zip("packages.zip"), zip("course.zip")]);
   python.unpackArchive(packages, "zip", { extractDir: PACKAGES });
   python.unpackArchive(course, "zip", { extractDir: "/course" });
   if (interrupts) python.setInterruptBuffer(interrupts);
@@ -56,6 +56,7 @@ self.onmessage = async ({ data }) => {
     if (data.do === "start") await start(data.interrupts);
     else postMessage({ event: "answer", ...JSON.parse(driver.answer(data.request)) });
   } catch (error) {
-    postMessage({ event: "failed", message: String(error?.message ?? error).trim().split("\n").slice(-6).join("\n") });
+    const why = String(error?.message ?? error).trim().split("\n").slice(-6).join("\n");
+    postMessage({ event: "failed", message: driver ? why : `${why}\n${LACKING}` });
   }
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -94,11 +95,12 @@ def test_each_task_has_a_box_or_says_where_it_runs() -> None:
     assert 'data-task="08.11" data-file="labs/08-spec-decode/metrics.py"' in text
 
 
-def test_the_worker_that_keeps_the_book_names_each_page_and_its_release(tmp_path: Path) -> None:
+def test_the_worker_that_keeps_the_book_names_each_file_and_its_release(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<p>one</p>")
     site.write_worker(tmp_path)
     first = (tmp_path / "sw.js").read_text()
-    assert 'PAGES = ["index.html"]' in first
+    digest = hashlib.sha256(b"<p>one</p>").hexdigest()[:32]
+    assert f'FILES = {{\n"index.html": "{digest}"\n}};' in first and "%" not in first
     site.write_worker(tmp_path)
     assert (tmp_path / "sw.js").read_text() == first
     (tmp_path / "index.html").write_text("<p>two</p>")
