@@ -12,7 +12,8 @@ The best round of each counts: on a shared machine the best is what the code can
 of docs/speed.md.
 
 Last comes one product of many tokens, by packed numbers of 4 and 8 bits, and by floats that are
-unpacked for it: whether `cpu_products.wins_unpacked` says of this processor what is so.
+unpacked for it, and whether what the engine has measured on this machine (`kernels/unpacked.py`)
+chooses the faster one at this shape, too. Without a file of it the engine measures now.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from benchmarks.bench_offline import cpu
 from benchmarks.bench_scheduler import machine
@@ -36,7 +36,7 @@ from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from labkit.gpu.workload import SHAPE, write_model
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.kernels import native
+from mini_vllm.kernels import native, unpacked
 from mini_vllm.model.build import load_model
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -47,8 +47,10 @@ from mini_vllm.quantization.oneshot.writer import PRESETS
 RESULTS = ROOT / "benchmarks" / "results" / "quantization.json"
 CONTEXT = 64
 BLOCK = 16
-MANY = (64, 512, 2048)
+MANY = (64, *unpacked.TRIED, 2048)
 """Tokens of one product."""
+NEAR = 1.1
+"""Times of the faster product that the chosen one may take: so much noise there is."""
 FORMATS: dict[str, str | None] = {"bfloat16": None, "int8": "int8", "int4 g128": "W4A16"}
 
 
@@ -131,20 +133,38 @@ def many_tokens(rounds: int) -> dict[str, Any]:
         if not cpu_products.hold_groups(layer, numbers, scale, None, 8 if name == "int4" else 0):
             return {}
         layers[name] = layer
-    times, dtype = {}, torch.bfloat16 if native.multiplies_bf16() else torch.float32
+    times: dict[str, Any] = {}
+    dtype = torch.bfloat16 if native.multiplies_bf16() else torch.float32
     for tokens in MANY:
         x = torch.randn(tokens, columns, dtype=dtype)
         runs: dict[str, Callable[[], object]] = {}
         for name, layer in layers.items():
             assert layer.matrix is not None
             runs[name] = partial(native.multiply, x, layer.matrix)
-            runs[f"{name}, unpacked"] = partial(unpacked_product, x, layer)
+            weight = layer.words, layer.scale, layer.shift, layer.middle
+            runs[f"{name}, unpacked"] = partial(unpacked.multiply, x, *weight)
         times[str(tokens)] = best_ms(runs, rounds)
     return times
 
 
-def unpacked_product(x: torch.Tensor, layer: Linear) -> torch.Tensor:
-    return F.linear(x, cpu_products.groups_weight(layer).to(x.dtype))
+def choices(many: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """For each form, from how many tokens on the engine unpacks, and where that is not the faster
+    product by these times."""
+    kinds = {"int4": native.Matrix.GROUPS_OF_4_BITS, "int8": native.Matrix.GROUPS_OF_8_BITS}
+    dtype = torch.bfloat16 if native.multiplies_bf16() else torch.float32
+    found = []
+    for name, kind in kinds.items():
+        chosen = {tokens: unpacked.is_faster(kind, int(tokens), dtype) for tokens in many}
+        first = next((tokens for tokens, is_chosen in chosen.items() if is_chosen), None)
+        begin = "it never unpacks" if first is None else f"it unpacks from {first} tokens on"
+        slower = []
+        for tokens, is_chosen in chosen.items():
+            ours, floats = many[tokens][name], many[tokens][f"{name}, unpacked"]
+            ratio = (floats if is_chosen else ours) / min(ours, floats)
+            slower += [f"{ratio:.2f} x at {tokens}"] if ratio > NEAR else []
+        end = f"the other takes less time: {', '.join(slower)}" if slower else "the table agrees"
+        found.append(f"{name}: {begin}; {end}.")
+    return found
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -162,7 +182,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         for tokens, times in many.items():
             cells = " | ".join(f"{ms:.1f}" for ms in times.values())
             text.append(f"| {int(tokens):,} tokens | {cells} |")
-        text += ["", f"`wins_unpacked()` is {cpu_products.wins_unpacked()}."]
+        text += ["", *choices(many)]
     return text
 
 

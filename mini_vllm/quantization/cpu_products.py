@@ -15,16 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mini_vllm.kernels import can_launch, native
+from mini_vllm.kernels import can_launch, native, unpacked
 from mini_vllm.model.layers import Linear
 from mini_vllm.platforms import platform_of
 
 Int8Form = Literal["onednn", "native", "plain"]
 GROUPS = (256, 128, 64, 32)
-MIN_UNPACKED_TOKENS = 512
-"""From so many tokens on, unpacking the whole weight costs less than our product loses to that of
-floats, where it has neither tiles nor one instruction for pairs of 16 bits. A constant, so that
-the same request gets the same numbers; `benchmarks.bench_quantization` shows if it is right."""
 
 
 # ---------------------------------------------------------------- int8 x int8
@@ -115,8 +111,14 @@ def hold_groups(
     is_int4 = numbers.dtype == torch.int32
     layer.words = native.pack_int4(numbers) if is_int4 else native.pack_pairs(numbers)
     layer.middle = middle
-    layer.matrix = native.Matrix.of_groups(layer.words, layer.scale, layer.shift, middle)
+    layer.matrix = matrix_of(layer.words, layer.scale, layer.shift, middle)
     return True
+
+
+def matrix_of(words: Tensor, scale: Tensor, shift: Tensor | None, middle: int) -> native.Matrix:
+    """`Matrix.of_groups`; a wrong wish of when to unpack it fails here, and not in a request."""
+    unpacked.pinned()
+    return native.Matrix.of_groups(words, scale, shift, middle)
 
 
 def as_float16(numbers: Tensor) -> Tensor:
@@ -133,41 +135,25 @@ def all_fit(kept: Sequence[Tensor | None], wanted: Sequence[Tensor | None]) -> b
 
 def groups_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight^T + bias `[T, K] -> [T, N]`, for a layer whose weight is held in groups."""
-    is_long = len(x) >= MIN_UNPACKED_TOKENS
-    if native.can_run(x) and not (is_long and wins_unpacked()):
-        return native.multiply(x, cast(native.Matrix, layer.matrix), bias)
-    return F.linear(x, groups_weight(layer).to(x.dtype), None if bias is None else bias.to(x.dtype))
-
-
-@functools.cache
-def wins_unpacked() -> bool:
-    """Whether floats have a faster product for many tokens, see `MIN_UNPACKED_TOKENS`."""
-    return not native.has_tiles() and not native.multiplies_pairs()
+    matrix = cast(native.Matrix, layer.matrix)
+    if not native.can_run(x):
+        bias = None if bias is None else bias.to(x.dtype)
+        return F.linear(x, groups_weight(layer).to(x.dtype), bias)
+    if unpacked.is_faster(matrix.kind, len(x), x.dtype):
+        return unpacked.multiply(x, layer.words, layer.scale, layer.shift, layer.middle, bias)
+    return native.multiply(x, matrix, bias)
 
 
 def groups_weight(layer: Linear) -> Tensor:
     """The weight `[N, K]` in float32 that a layer holds in groups."""
     shift = None if layer.shift is None else layer.shift.t()
-    return floats_of(layer, unpack_groups(layer.words), layer.scale.t(), shift)
+    numbers = unpacked.numbers_of(layer.words)
+    return unpacked.floats_of(numbers, layer.scale.t(), shift, layer.middle)
 
 
 def group_rows(layer: Linear, rows: Tensor) -> Tensor:
     """Some rows of that weight, `[T] -> [T, K]`."""
     block = layer.words[rows // native.ROWS, :, rows % native.ROWS]  # as one of which each row is 1
     shift = None if layer.shift is None else layer.shift[:, rows].t()
-    return floats_of(layer, unpack_groups(block[:, :, None]), layer.scale[:, rows].t(), shift)
-
-
-def unpack_groups(words: Tensor) -> Tensor:
-    """The numbers `[N, K]` in packed words of 4 bits, or pairs of 8."""
-    is_int4 = words.dtype == torch.int32
-    return native.unpack_int4(words) if is_int4 else native.unpack_pairs(words)
-
-
-def floats_of(layer: Linear, numbers: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
-    """What `numbers` `[N, K]` mean; `scale` and `shift` are `[N, G]`."""
-    groups = numbers.unflatten(1, (scale.shape[1], -1)).float()
-    groups.sub_(layer.middle).mul_(scale.float()[..., None])
-    if shift is not None:
-        groups += shift.float()[..., None]
-    return groups.flatten(1)
+    numbers = unpacked.numbers_of(block[:, :, None])
+    return unpacked.floats_of(numbers, layer.scale[:, rows].t(), shift, layer.middle)

@@ -86,7 +86,7 @@ class GGUFLinearMethod:
         if self.type_name == "Q4_1":
             layer.shift, layer.middle = self._keep(memory[end + layer.scale.nbytes :], floats[1]), 0
         own = layer.words, layer.scale, layer.shift, layer.middle
-        layer.matrix = native.Matrix.of_groups(*own)
+        layer.matrix = cpu_products.matrix_of(*own)
 
     @staticmethod
     def _keep(memory: Tensor, floats: Tensor) -> Tensor:

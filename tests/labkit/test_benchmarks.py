@@ -234,16 +234,32 @@ def test_memory_above_the_model() -> None:
     assert smollm2.memory_table(rows).splitlines()[2:] == ["| a file | 138 | 400 | 262 | 162 |"]
 
 
-def test_products_of_many_tokens_are_shown_beside_floats() -> None:
+def test_products_of_many_tokens_are_shown_beside_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whether the engine chooses the faster one; a tenth more is noise."""
+    products = ("int4", "int4, unpacked", "int8", "int8, unpacked")
     found = {
         "weights_mib": {"bfloat16": 1136.2, "int8": 718.0},
         "steps_ms": {"1": {"bfloat16": 40.0, "int8": 20.0}},
-        "many_ms": {"2048": {"int8": 5.25, "int8, unpacked": 7.0}},
+        "many_ms": {
+            "256": dict(zip(products, (1, 1.05, 1.5, 1), strict=True)),
+            "2048": dict(zip(products, (5.25, 7.0, 3, 2), strict=True)),
+        },
     }
+    monkeypatch.setenv("MINI_VLLM_UNPACK_FROM", "512")
     lines = bench_quantization.lines(found)
     assert "| weights, MiB | 1,136 | 718 |" in lines
     assert "| 1 request, ms | 40.0 (1.00 x) | 20.0 (2.00 x) |" in lines
-    assert "| 2,048 tokens | 5.2 | 7.0 |" in lines
+    assert "| 2,048 tokens | 5.2 | 7.0 | 3.0 | 2.0 |" in lines
+    begin = "it unpacks from 2048 tokens on; the other takes less time:"
+    assert lines[-2:] == [f"int4: {begin} 1.33 x at 2048.", f"int8: {begin} 1.50 x at 256."]
+    monkeypatch.setenv("MINI_VLLM_UNPACK_FROM", "256")
+    assert bench_quantization.lines(found)[-1] == (
+        "int8: it unpacks from 256 tokens on; the table agrees."
+    )
+    monkeypatch.setenv("MINI_VLLM_UNPACK_FROM", "never")
+    assert "int8: it never unpacks; the other takes less time: 1.50 x at 256, 1.50 x at 2048." in (
+        bench_quantization.lines(found)
+    )
     assert bench_quantization.lines(found | {"many_ms": {}}) == lines[:4]  # without a compiler
 
 

@@ -19,12 +19,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mini_vllm.kernels import can_launch, native
+from mini_vllm.kernels import can_launch, native, unpacked
 from mini_vllm.kernels.experts import grouped_gemm
 from mini_vllm.kernels.moe_layout import moe_align_block_size, rows_tile
 from mini_vllm.model.layers import (
     ACTIVATIONS,
-    MIN_UNPACKED_TOKENS,
     Build,
     GatedMLP,
     UnquantizedLinearMethod,
@@ -284,10 +283,12 @@ class SeparateExperts(Experts):
         return found
 
     def run(self, x: Tensor, counts: Tensor) -> Tensor:
-        if native.can_run(x) and self.matrices and int(counts.max()) < MIN_UNPACKED_TOKENS:
+        if native.can_run(x) and self.matrices:
             gate_up, down = self.matrices
-            inner = self.act_mul(native.grouped_multiply(x, gate_up, counts))
-            return native.grouped_multiply(inner, down, counts)
+            # If it pays for the busiest expert to unpack its weights, each product decides alone.
+            if not unpacked.is_faster(gate_up[0].kind, int(counts.max()), x.dtype):
+                inner = self.act_mul(native.grouped_multiply(x, gate_up, counts))
+                return native.grouped_multiply(inner, down, counts)
         rows = zip(x.split(counts.tolist()), self.local_experts, strict=True)
         return torch.cat([self.get_submodule(str(e))(own) for own, e in rows if len(own)])
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,14 +24,14 @@ from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import GroupCoordinator
 from mini_vllm.distributed.simulated import SimulatedGroup, run_ranks
 from mini_vllm.entrypoints.experts import run_with
-from mini_vllm.kernels import native
+from mini_vllm.kernels import native, unpacked
 from mini_vllm.kernels.moe_layout import moe_align_block_size
 from mini_vllm.lora.checkpoint import unknown_module
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.checkpoint import TensorInfo, tensor_files
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.layers import PLAIN, Build
+from mini_vllm.model.layers import PLAIN, Build, Linear
 from mini_vllm.model.moe.args import MoEArgs
 from mini_vllm.model.moe.experts import SeparateExperts, StackedExperts, make_experts
 from mini_vllm.model.moe.files import one_by_one as one_by_one_in
@@ -36,6 +39,7 @@ from mini_vllm.model.moe.files import unpack_mxfp4
 from mini_vllm.model.moe.layer import SparseMoE
 from mini_vllm.model.moe.routers import fused_topk, grouped_topk, topk_sigmoid, topk_softmax
 from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.quantization.cpu_products import groups_linear, hold_groups
 from mini_vllm.quantization.oneshot.calibrate import run_prompt
 
 E, H, INNER = 4, 32, 32
@@ -418,6 +422,46 @@ def test_one_call_multiplies_all_experts(form: str, folder: Path) -> None:
     if quant is not None:
         apart = [experts.get_submodule(str(e))(own) for e, own in parts]
         torch.testing.assert_close(together, torch.cat(apart))
+
+
+@pytest.mark.skipif(not native.can_read(torch.float32, "cpu"), reason="there is no compiler")
+def test_the_busiest_expert_says_whether_weights_are_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then each expert is multiplied alone, and one of few rows by its packed numbers."""
+    args = replace(FORMS["gpt-oss"], moe_intermediate_size=INNER)
+    separate = make_experts(H, args, Build(separates_experts=True), "e")
+    for linear in separate.requires_grad_(False).modules():
+        if isinstance(linear, Linear):
+            numbers = torch.randint(0, 16, linear.weight.shape, dtype=torch.int32)
+            scale = 0.01 + torch.rand(len(numbers), 1) * 0.01
+            assert hold_groups(linear, numbers, scale, None, 8)
+            linear.bias.copy_(draw(len(numbers)))
+            linear.quant_method = SimpleNamespace(apply=groups_linear)
+    counts = torch.tensor([3, 0, 40, 5, 0, 0])
+    x, calls, results = draw(48, H), [], []
+    for name in ("grouped_multiply", "multiply"):
+        monkeypatch.setattr(native, name, note(getattr(native, name), name, calls))
+    monkeypatch.setattr(unpacked, "multiply", note(unpacked.multiply, "floats", calls))
+    for wish, wanted in (
+        ("41", ["grouped_multiply"] * 2),
+        ("40", ["multiply"] * 2 + ["floats"] * 2 + ["multiply"] * 2),
+    ):
+        calls.clear()
+        monkeypatch.setenv(unpacked.VARIABLE, wish)
+        results.append(separate.run(x, counts))
+        assert calls == wanted
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
+
+
+def note(function: Callable[..., Tensor], name: str, calls: list[str]) -> Callable[..., Tensor]:
+    """The function; its calls are listed by `name`."""
+
+    def noted(*args: Any) -> Tensor:
+        calls.append(name)
+        return function(*args)
+
+    return noted
 
 
 def test_adapters_change_attention_and_no_expert(folder: Path) -> None:

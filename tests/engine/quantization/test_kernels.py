@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from mini_vllm.kernels import native
+from mini_vllm.kernels import native, unpacked
 from mini_vllm.model.build import default_dtype
 from mini_vllm.model.layers import Linear
 from mini_vllm.quantization import cpu_products
@@ -174,19 +175,25 @@ def test_a_layer_in_groups_is_unpacked_where_our_product_cannot_run(
 def test_many_tokens_have_one_result_by_either_product(
     bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is faster is the processor's business, see `wins_unpacked`."""
+    """Which is faster is measured, see `kernels/unpacked.py`. Unpacked are 512 rows at a time."""
     torch.manual_seed(5)
-    numbers = torch.randint(0, 16, (64, 64))
+    numbers = torch.randint(0, 16, (544, 64))
     numbers = numbers.int() if bits == 4 else numbers.to(torch.int8)
-    layer, x = Linear(64, 64, bias=False), torch.randn(cpu_products.MIN_UNPACKED_TOKENS, 64)
-    assert cpu_products.hold_groups(layer, numbers, torch.rand(64, 2), None, 8)
-    results = []
-    for wins in (False, True):
-        monkeypatch.setattr(cpu_products, "wins_unpacked", lambda wins=wins: wins)
-        results.append(cpu_products.groups_linear(layer, x, None))
-    half_step = float(x.abs().max()) * (2**-8 if native.has_tiles() else 0.5 / 32767)
-    most = half_step * 64 * 15  # of x's 64 numbers, each times 15 at most
-    torch.testing.assert_close(*results, rtol=1e-4, atol=most)
+    layer, x = Linear(64, 544, bias=True), torch.randn(130, 64)
+    layer.bias.data = torch.randn(544)
+    for shift in (None, torch.rand(544, 2)):
+        assert cpu_products.hold_groups(layer, numbers, torch.rand(544, 2), shift, 8)
+        results = []
+        for wish in ("never", "131", "130"):
+            monkeypatch.setenv(unpacked.VARIABLE, wish)
+            results.append(cpu_products.groups_linear(layer, x, layer.bias))
+        assert torch.equal(*results[:2]) and not torch.equal(*results[1:])
+        torch.testing.assert_close(
+            results[2], F.linear(x, cpu_products.groups_weight(layer), layer.bias)
+        )
+        half_step = float(x.abs().max()) * (2**-8 if native.has_tiles() else 0.5 / 32767)
+        most = half_step * 64 * 15  # of x's 64 numbers, each times 15 at most
+        torch.testing.assert_close(*results[1:], rtol=1e-4, atol=most)
 
 
 @needs_compiler
