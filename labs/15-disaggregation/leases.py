@@ -109,7 +109,7 @@ class Leases:
         and after it (``now >= deadline``).
 
         They leave the table, so each is named once. One that has not ended yet stays, even if it
-        was released.
+        was released. Questions come from another thread: all of it happens under ``self._lock``.
         """
         # TODO 15.13
         raise NotImplementedError(

@@ -33,10 +33,14 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 def named(error: BaseException) -> str:
     """An error as text; that of a function that is not written yet, or of a name that does not
-    exist, is raised: its line is what helps."""
+    exist, is raised: its line is what helps. A subclass of an error of the engine is that error.
+    """
     if isinstance(error, NotImplementedError | NameError):
         raise error
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    kinds = type(error).__mro__
+    ours = ("mini_vllm.engine.exceptions", "mini_vllm.errors")
+    kind = next((k for k in kinds if k.__module__ in ours), kinds[0])
+    return f"{kind.__name__}: {error}".removesuffix(": ")
 
 
 def how_ended(task: asyncio.Future[Any]) -> str:

@@ -390,7 +390,9 @@ outputs, exchanged = zip(*run_ranks(ranks, work))
     outputs, exchanged = subject.run(p)
     right = np.array(x) @ np.array(weight).T + (np.array(bias) if biased else 0)
     assert all(np.array_equal(y, right) for y in outputs)
-    assert all(count["all_reduce"] == sum(count.values()) == 15 for count in exchanged)
+    allowed = (15,) if ranks > 1 else (0, 15)  # alone an exchange is nothing at all
+    for count in exchanged:
+        assert count["all_reduce"] == sum(count.values()) in allowed
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
@@ -413,17 +415,17 @@ told = [[str(each.dtype), each.tolist()] for each in sums]
 
 NOTED = """
 class Noted:
-    \"\"\"Alone in its group; it notes what is handed to each exchange.\"\"\"
+    \"\"\"The first of two, who both have the same; it notes what is handed to each exchange.\"\"\"
     rank = rank_in_group = 0
-    world_size, is_first_rank, is_last_rank = 1, True, True
+    world_size, is_first_rank, is_last_rank = 2, True, False
     def __init__(self):
         self.told = []
     def all_reduce(self, x):
         self.told.append(["all_reduce", str(x.dtype), list(x.shape)])
-        return x.clone()
+        return x + x
     def all_gather(self, x, dim=-1):
         self.told.append(["all_gather", str(x.dtype), list(x.shape)])
-        return x.clone()
+        return torch.cat([x, x], dim)
 
 group = Noted()
 """
@@ -807,9 +809,9 @@ def test_10_7_vectors_and_logits_travel_in_their_own_dtype(subject: Any, kind: s
         + f"""
 from {DIST}vocab import VocabParallelEmbedding, VocabParallelHead
 dtype = getattr(torch, kind)
-table = torch.ones(128, 5, dtype=dtype)
+table = torch.ones(64, 5, dtype=dtype)
 vectors = VocabParallelEmbedding(group, 100).lookup(torch.tensor([3, 99]), table)
-logits = VocabParallelHead(group, 100).finish(torch.ones(2, 128, dtype=dtype))
+logits = VocabParallelHead(group, 100).finish(torch.ones(2, 64, dtype=dtype))
 kinds = [str(vectors.dtype), str(logits.dtype), list(logits.shape)]
 """,
         kind=kind,
@@ -818,7 +820,7 @@ kinds = [str(vectors.dtype), str(logits.dtype), list(logits.shape)]
     p.see(names["kinds"])
     told, kinds = subject.run(p)
     name = f"torch.{kind}"
-    assert told == [["all_reduce", name, [2, 5]], ["all_gather", name, [2, 128]]]
+    assert told == [["all_reduce", name, [2, 5]], ["all_gather", name, [2, 64]]]
     assert kinds == [name, name, [2, 100]]
 
 

@@ -19,5 +19,5 @@ class VocabParallelEmbedding:
 
 class VocabParallelHead:
     def finish(self, y):
-        gathered = self.group.all_gather(y, -1)
+        gathered = y if self.group.world_size == 1 else self.group.all_gather(y, -1)
         return gathered.narrow(-1, 0, self.vocab_size)
