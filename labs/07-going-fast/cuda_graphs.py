@@ -103,7 +103,8 @@ class StaticInputs:
 
         Rows of padding keep the token ids and positions of earlier steps: they are valid, and
         with slot -1 and context length 0 nothing of them is stored or attended to. Likewise the
-        block table behind a row's last block: no context reaches it.
+        block table behind a row's last block: no context reaches it. What came with the step stays
+        as it is.
         """
         # TODO 07.2
         raise NotImplementedError(

@@ -195,7 +195,8 @@ class DraftModelProposer:
         pass (:meth:`_run`) reads the tokens of :meth:`first_pass_counts`; the logits of each
         request's last one give its first draft (:meth:`_choose`). Every further pass feeds the
         draft just made, at the next position, for those requests that may have another
-        (:meth:`num_drafts`). The last draft of a request is never fed.
+        (:meth:`num_drafts`). The last draft of a request is never fed. The step and its batch stay
+        as they are: the batch is the runner's.
 
         Source: vllm/v1/spec_decode/llm_base_proposer.py#L574-L638
         (SpecDecodeBaseProposer.propose) @ v0.22.1

@@ -14,7 +14,7 @@ def kl_divergence(original: Tensor, other: Tensor) -> Tensor:
     """How much `other` differs from `original`: the sum over tokens v of p(v) * log(p(v) / q(v)).
 
     p is the distribution of the logits `original` `[T, V]`, q that of `other`. Natural logarithm,
-    in float64. A token that p rules out adds 0.
+    in float64, whatever the dtype of the logits. A token that p rules out adds 0.
 
     Returns:
         `[T]` float64, 0 where both are the same.

@@ -39,7 +39,8 @@ def choose_qparams(
     2^(bits-1). Asymmetric: the range from the smallest to the largest number, which always
     contains 0, is cut into 2^bits - 1 steps; zero lies where 0 falls, rounded.
 
-    A group without any number but 0 has scale 1.
+    A group without any number but 0 has scale 1. Weights are measured in float32 or finer,
+    whatever their dtype.
 
     Returns:
         scale `[N, G]` float32 and zero `[N, G]` int32.

@@ -210,7 +210,8 @@ def find_rewinds(
     (absent: none), rounded up to blocks. What this step was to compute was never to be loaded.
 
     Every request that holds an invalid block is cut, not only the first: the one that is to
-    compute it again may be aborted before it does.
+    compute it again may be aborted before it does. What is given stays as it is: the caller goes
+    back.
 
     Args:
         requests: those that hold blocks.

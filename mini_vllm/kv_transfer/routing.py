@@ -130,7 +130,7 @@ class ContentIndex:
             elif isinstance(event, BlockRemoved):
                 gone = [h for h in event.block_hashes if h in names]
                 self.index.apply(worker, [BlockRemoved([names[h] for h in gone])])
-                left = self.index.copies[worker]
+                left = self.index.copies.get(worker, {})
                 for block_hash in gone:  # of another copy, the name is still needed
                     if names.get(block_hash) not in left:
                         names.pop(block_hash, None)

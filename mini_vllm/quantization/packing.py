@@ -39,7 +39,8 @@ def choose_qparams(
     2^(bits-1). Asymmetric: the range from the smallest to the largest number, which always
     contains 0, is cut into 2^bits - 1 steps; zero lies where 0 falls, rounded.
 
-    A group without any number but 0 has scale 1.
+    A group without any number but 0 has scale 1. Weights are measured in float32 or finer,
+    whatever their dtype.
 
     Returns:
         scale `[N, G]` float32 and zero `[N, G]` int32.
@@ -63,7 +64,7 @@ def quantize(weight: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
     1 / scale is another number.
     """
     groups = weight.float().unflatten(1, (scale.shape[1], -1))
-    stored = (groups / scale[..., None]).round() + zero[..., None]
+    stored = (groups / scale.float()[..., None]).round() + zero[..., None]
     return stored.clamp(0, 2**bits - 1).int().flatten(1)
 
 

@@ -98,7 +98,8 @@ class StaticInputs:
 
         Rows of padding keep the token ids and positions of earlier steps: they are valid, and
         with slot -1 and context length 0 nothing of them is stored or attended to. Likewise the
-        block table behind a row's last block: no context reaches it.
+        block table behind a row's last block: no context reaches it. What came with the step stays
+        as it is.
         """
         num_reqs = len(input_ids)
         self.input_ids[:num_reqs].copy_(input_ids)

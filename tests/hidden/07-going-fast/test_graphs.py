@@ -345,9 +345,10 @@ def test_07_2_a_step_is_copied_and_padding_is_valid(subject: Any) -> None:
         tables = [[1 + row, 9, 8][: -(-n // BLOCK_SIZE)] for row, n in enumerate(lens)]
         step = names["decode"](tokens, lens, tables)
         handed = [step[0], step[1], step[2].slot_mapping, step[2].seq_lens, step[2].block_table]
-        p.see([one.tolist() for one in handed])
+        numbers = [step[2].num_decode_reqs, step[2].query_lens_cpu, step[2].seq_lens_cpu]
+        p.see([*(one.tolist() for one in handed), *numbers])
         inputs.fill(step[0], step[1], step[2], bucket)
-        p.see([one.tolist() for one in handed])
+        p.see([*(one.tolist() for one in handed), *numbers])
         p.see([inputs.input_ids.tolist(), inputs.positions.tolist()])
         p.see(inputs.query_start_loc.tolist())
     seen = subject.run(p)

@@ -315,6 +315,34 @@ def test_08_9_each_step_anew(subject: Any) -> None:
     ]  # fmt: skip
 
 
+def test_08_9_the_step_stays(subject: Any) -> None:
+    """A decode with a rejected draft beside a chunk of a prompt: counts, rows and the batch say
+    afterwards what they said before."""
+    p = Program()
+    batch = [
+        {"id": "a", "tokens": [1, 2, 3, 4], "computed": 2, "scheduled": 3, "drafts": 2,
+         "sampled": 1},
+        {"id": "b", "tokens": list(range(9)), "computed": 0, "scheduled": 5, "sampled": 0},
+    ]  # fmt: skip
+    step = p.call(f"{DRAFTING}make_step", batch, order=[1, 0])
+    proposer = p.new(
+        "mini_vllm.spec_decode.draft_model:DraftModelProposer",
+        p.new(f"{DRAFTING}ToyModel"), p.new(f"{DRAFTING}ToyCache"), 3, 64,
+        p.call("torch:device", "cpu"),
+    )  # fmt: skip
+    held = [step.rows, step.num_computed, step.num_scheduled, step.num_drafts, step.num_sampled]
+    held += [getattr(step.batch, name) for name in
+             ("token_ids", "num_tokens", "num_computed_tokens", "num_blocks")]  # fmt: skip
+    for _ in range(2):
+        for each in held:
+            p.see(each.tolist())
+        p.see(proposer.propose(step))
+    seen = subject.run(p)
+    assert len(seen) == 2 * (len(held) + 1), seen[-1:]
+    assert seen[: len(held)] == seen[len(held) + 1 : -1]
+    assert seen[len(held)] == seen[-1]
+
+
 @many
 @given(seed=st.integers(0, 2**32 - 1))
 @example(seed=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -85,6 +85,22 @@ def test_09_1_scales_of_all_groups(
     assert np.array_equal(zero, wanted[1]) and np.asarray(zero).dtype == np.int32
 
 
+@pytest.mark.parametrize("kind", ["float16", "float64"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_09_1_of_other_dtypes(subject: Any, kind: str, symmetric: bool) -> None:
+    """Weights of 16 bits are widened first: 3 / 7 and 3.5 / 15 are no numbers of half precision.
+    Scales of weights of 64 bits are float32, too."""
+    weight = np.array([[3.0, 1.0, -0.5, 2.0], [0.3, -0.2, 0.1, 0.05]]).astype(kind)
+    p = Program()
+    result = p.call(f"{PACKING}choose_qparams", tensor(p, weight, kind), 4, -1, symmetric)
+    p.see(p.call("operator:getitem", result, 0))
+    p.see(p.call("operator:getitem", result, 1))
+    scale, zero = map(np.asarray, subject.run(p))
+    wanted = qparams(weight[:, None], 4, symmetric)
+    assert scale.dtype == np.float32 and np.allclose(scale, wanted[0], rtol=1e-6, atol=0)
+    assert np.array_equal(zero, wanted[1])
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_09_1_the_weight_stays(subject: Any, symmetric: bool) -> None:
     """It is measured, and nothing else."""
@@ -142,8 +158,11 @@ def test_09_2_a_little_beside_half_a_step(subject: Any, seed: int, bits: int) ->
 @many
 @given(
     seed=seeds, kinds=st.sampled_from([("float32", "float32"), ("bfloat16", "float32"),
-    ("float32", "float16")])
+    ("float32", "float16"), ("float16", "float16"), ("float64", "float32"), ("float64", "float64")])
 )  # fmt: skip
+@example(seed=1, kinds=("float16", "float16"))
+@example(seed=1, kinds=("float64", "float32"))
+@example(seed=1, kinds=("float64", "float64"))
 def test_09_2_half_a_step_of_any_scale(subject: Any, seed: int, kinds: tuple[str, str]) -> None:
     """The quotient in float32 decides, whatever the dtypes: a product with 1 / scale lies beside
     it, and so does a quotient of more bits or fewer. What is far beyond the range is clamped."""
@@ -154,11 +173,27 @@ def test_09_2_half_a_step_of_any_scale(subject: Any, seed: int, kinds: tuple[str
     weight = ((rng.integers(-8, 7, (3, 400)) + 0.5) * scale).astype(np.float32)
     if kinds[0] == "bfloat16":
         weight = (weight.view(np.int32) & -65536).view(np.float32)
-    weight[:, :2] = 2.0**17, -(2.0**17)
+    far = 2.0**17
+    if kinds[0] == "float16":
+        weight, far = weight.astype(np.float16).astype(np.float32), 2.0**15
+    weight[:, :2] = far, -far
     p = Program()
     args = tensor(p, weight, kinds[0]), tensor(p, scale, kinds[1]), tensor(p, [[8]] * 3, "int32")
     p.see(p.call(f"{PACKING}quantize", *args, 4))
     assert np.array_equal(subject.run(p)[0], np.clip(np.rint(weight / scale) + 8, 0, 15))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_09_2_zero_is_subtracted_first(subject: Any, kind: str) -> None:
+    """(stored - zero) * scale has one rounding; stored * scale - zero * scale has three."""
+    rng = np.random.default_rng(8)
+    stored, zero = rng.integers(0, 16, (4, 60)), rng.integers(0, 16, (4, 3))
+    scale = rng.uniform(0.01, 3, (4, 3)).astype(kind)
+    p = Program()
+    held = tensor(p, stored, "int32"), tensor(p, scale, kind), tensor(p, zero, "int32")
+    p.see(p.call(f"{PACKING}dequantize", *held).float())
+    exact = (stored - zero.repeat(20, 1)) * scale.repeat(20, 1).astype(np.float64)
+    assert np.array_equal(subject.run(p)[0], exact.astype(kind))
 
 
 def test_09_2_what_was_given_stays(subject: Any) -> None:

@@ -32,6 +32,15 @@ def told(subject: Any, code: str, **given: Any) -> Any:
     return seen
 
 
+def test_15_1_hardly_faster(subject: Any) -> None:
+    """A link that is faster by a thousandth, and an engine that computes a million tokens a second:
+    a token gains a billionth of a second, and enough of them pay."""
+    p = Program()
+    p.see(p.call("mini_vllm.kv_transfer.economics:break_even_tokens", 1000, 1.001e9, 1e6, 1e-3))
+    (found,) = subject.run(p)
+    assert abs(found - 1_001_000) < 10
+
+
 def test_15_2_once_through_all(subject: Any) -> None:
     """Of 300 blocks 150 go, and of 600 twice as many, in twice as many steps."""
     few, many = told(
@@ -87,6 +96,29 @@ for success in (True, False):
     assert told(subject, TIER + code) == [2, 2]
 
 
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_15_3_with_either_policy(subject: Any, policy: str) -> None:
+    """The manager asks its policy, whichever it is, and no table of one of them: stored, failed,
+    read, evicted."""
+    code = """
+a, b, c, d = (letter * 32 for letter in (b"a", b"b", b"c", b"d"))
+manager = CPUOffloadingManager(3, policy)
+seen = [len(manager.prepare_store([a, b, b, c]).keys_to_store)]
+manager.complete_store([a, b])
+manager.complete_store([c], success=False)
+seen.append([manager.lookup(key) for key in (a, b, c, d)])
+manager.prepare_load([a])
+place = manager.prepare_store([c, a, d])
+seen += [place.keys_to_store, place.evicted_keys, manager.prepare_store([b])]
+seen.append([manager.lookup(key) for key in (a, b, c, d)])
+manager.check_integrity()
+"""
+    b, c, d = (letter * 32 for letter in (b"b", b"c", b"d"))
+    assert told(subject, TIER + code, policy=policy) == [
+        3, [True, True, False, False], [c, d], [b], None, [True, False, None, None]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("loading", [0, 1])
 def test_15_5_without_an_offer_nothing_is_touched(subject: Any, loading: int) -> None:
     """Two blocks are found, and another request is loading one of them."""
@@ -123,6 +155,23 @@ take_arrived(state, manager, request)
 seen = [sorted(ids) for ids in (state.loading, state.arrived, state.failed)]
 """
     assert told(subject, code, arrived=arrived, failed=failed) == [["ben"]] * 3
+
+
+@pytest.mark.parametrize("num_came", [0, 1])
+def test_15_7_a_prompt_of_one_token(subject: Any, num_came: int) -> None:
+    """If it came, it is computed again in its place, and the block is kept for that; if it did not,
+    the block goes."""
+    code = """
+from types import SimpleNamespace
+from mini_vllm.kv_transfer.remote_kv import TransferState, take_arrived
+
+freed = []
+manager = SimpleNamespace(block_size=4, cache_blocks=lambda *_: None, free=freed.append)
+request = SimpleNamespace(request_id="ada", num_computed_tokens=came, num_tokens=1)
+take_arrived(TransferState({"ada"}, {"ada"}, {"ada"}), manager, request)
+seen = [len(freed), request.num_computed_tokens]
+"""
+    assert told(subject, code, came=num_came) == [1 - num_came, 0]
 
 
 @pytest.mark.parametrize("byte", range(4))

@@ -100,7 +100,8 @@ def test_15_5_what_the_host_has(subject: Any, size: int) -> None:
 
 @pytest.mark.parametrize("loading", ["a", "c", "e", "x"])
 def test_15_5_any_of_them_may_be_under_way(subject: Any, loading: str) -> None:
-    """Five blocks are there; ben loads one of them, whichever, or another one."""
+    """Five blocks are there; ben, who is not the only one to load, loads one of them behind another
+    block, or none of them."""
     p = Program()
     config = p.new(
         "mini_vllm.config:KVTransferConfig", "OffloadingConnector", "kv_both",
@@ -112,7 +113,8 @@ def test_15_5_any_of_them_may_be_under_way(subject: Any, loading: str) -> None:
     for place, letter in enumerate("abcde"):
         block = p.new(f"{KV}offload_manager:BlockStatus", place, 0)
         connector.manager.policy.insert(key(letter), block)
-    connector.loads.update({"ben": ([key(loading)], None)})
+    under_way = {"cyd": [key("v")], "ben": [key("w"), key(loading)], "dan": [key("y")]}
+    connector.loads.update({name: (keys, None) for name, keys in under_way.items()})
     request = p.new("mini_vllm.request:Request", "ada", list(range(20)))
     p.set(request, "block_hashes", [key(letter) for letter in "abcde"])
     p.see(connector.get_num_new_matched_tokens(request, 0))
@@ -524,10 +526,27 @@ def test_15_11_by_the_nanosecond(subject: Any) -> None:
     assert subject.run(p) == [200, [True, True, False]]
 
 
+def test_15_11_a_leftover_that_has_vanished(subject: Any) -> None:
+    """Another engine has swept one of two in between: it is as good as deleted, and the other
+    goes."""
+    p = Program()
+    store, paths = new_store(p, "ab")
+    leftovers = [paths[letter].with_suffix(".tmp") for letter in "ab"]
+    for leftover in leftovers:
+        leftover.write_bytes(b"half")
+        p.call("os:utime", leftover, (1000, 1000))
+    found = p.call("builtins:list", store._scan())
+    leftovers[0].unlink()
+    p.set(store, "_scan", p.new("unittest.mock:Mock", return_value=found))
+    p.see(store.evict())
+    p.see([path.exists() for path in (*paths.values(), *leftovers)])
+    assert subject.run(p) == [200, [True, True, False, False]]
+
+
 @pytest.mark.parametrize(("share", "is_left"), [(0.5, True), (2.0, False)])
 def test_15_11_a_writer_has_its_time(subject: Any, share: float, is_left: bool) -> None:
-    """An unfinished file is deleted when its writer is taken for dead, and not before; it counts
-    for nothing."""
+    """An unfinished file is deleted when its writer is taken for dead, and not before, whenever it
+    was read; it counts for nothing."""
     p = Program()
     names = p.new("builtins:dict")
     names.update({"share": share})
@@ -541,8 +560,8 @@ store = BlockStore(tempfile.mkdtemp(), b"n" * 32, 10**6)
 path = store.path_of(b"a" * 32).with_suffix(".tmp")
 path.parent.mkdir()
 path.write_bytes(bytes(100))
-written = time.time() - share * STALE_SECONDS
-os.utime(path, (written, written))
+written, read = (time.time() - n * STALE_SECONDS for n in (share, 2.5 - share))
+os.utime(path, (read, written))
 left = store.evict()
 """,
         names,

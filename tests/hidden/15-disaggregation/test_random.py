@@ -252,7 +252,11 @@ def test_15_9_any_hole(subject: Any, reference: Any, data: Any) -> None:
             scheduled[name] = data.draw(st.integers(1, computed))
     invalid = p.call("builtins:set", data.draw(st.lists(st.integers(1, 9), max_size=4)))
     find = f"{KV}remote_kv:find_rewinds"
-    p.see(p.call(find, requests, invalid, tables, scheduled, data.draw(st.sampled_from([4, 4, 7]))))
+    given_tables = p.call("builtins:dict", tables)
+    size = data.draw(st.sampled_from([4, 4, 7]))
+    p.see(p.call(find, requests, invalid, given_tables, scheduled, size))
+    p.see([invalid, given_tables])
+    p.see_each(p.call("builtins:list", requests), "num_computed_tokens")
     compare(subject, reference, p)
 
 
@@ -394,6 +398,8 @@ def test_15_13_any_lease(subject: Any, reference: Any, data: Any) -> None:
     [
         ({}, False),
         ({"block_ids": []}, False),
+        ({"block_ids": [6, 4]}, False),
+        ({"block_ids": [6, 4, 5, 6]}, False),
         ({"request_id": "ben", "lease": "lease-ben"}, False),
         ({"engine_id": "west"}, True),
         ({"namespace": b"s" * 32}, True),

@@ -84,6 +84,12 @@ def test_07_7_drafts_widen_a_decode() -> None:
           uniform_decode=True, decode_query_len=4)  # fmt: skip
 
 
+def test_07_7_no_graphs_at_all() -> None:
+    """Without sizes there is no graph, and none is the last: each step is launched as it is."""
+    for mode in ("FULL", "PIECEWISE", "FULL_AND_PIECEWISE"):
+        check(mode, 1, ("NONE", 1, None, False), sizes=())
+
+
 @pytest.mark.parametrize(
     ("tokens", "requests", "longest", "drafts", "expected"),
     [(3, 3, 1, 0, True), (4, 3, 2, 0, False), (4, 1, 4, 0, False), (12, 3, 4, 3, True),

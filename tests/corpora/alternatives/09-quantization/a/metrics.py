@@ -4,7 +4,8 @@
 def kl_divergence(original, other):
     p = original.double().softmax(-1)
     log_q = torch.log_softmax(other.double(), -1)
-    return torch.nn.functional.kl_div(log_q, p, reduction="none").sum(dim=-1)
+    each = torch.nn.functional.kl_div(log_q, p, reduction="none")
+    return each.masked_fill(p == 0, 0.0).sum(dim=-1)
 
 
 def top1_agreement(original, other):

@@ -24,7 +24,7 @@ def choose_qparams(weight, bits, group_size, symmetric):
 
 def quantize(weight, scale, zero, bits):
     width = weight.shape[1] // scale.shape[1]
-    steps = torch.round(weight.float() / scale.repeat_interleave(width, 1))
+    steps = torch.round(weight.float() / scale.float().repeat_interleave(width, 1))
     stored = steps.int() + zero.int().repeat_interleave(width, 1)
     return torch.clamp(stored, min=0, max=2**bits - 1)
 

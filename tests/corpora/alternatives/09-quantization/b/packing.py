@@ -18,7 +18,7 @@ def choose_qparams(weight, bits, group_size, symmetric):
 
 def quantize(weight, scale, zero, bits):
     rows, groups = scale.shape
-    steps = weight.float().view(rows, groups, -1) / scale.view(rows, groups, 1)
+    steps = weight.float().view(rows, groups, -1) / scale.float().view(rows, groups, 1)
     least, most = -zero.float().view(rows, groups, 1), 2**bits - 1 - zero.view(rows, groups, 1)
     kept = torch.minimum(torch.maximum(steps.round(), least), most.float())
     return (kept - least).to(torch.int32).reshape(rows, -1)

@@ -23,7 +23,7 @@ def for_each_column(per_group, columns):
 
 def quantize(weight, scale, zero, bits):
     columns = weight.shape[1]
-    steps = torch.round(weight / for_each_column(scale, columns))
+    steps = torch.round(weight.float() / for_each_column(scale.float(), columns))
     stored = steps + for_each_column(zero, columns)
     return stored.clip(0, 2**bits - 1).int()
 
