@@ -6,16 +6,14 @@ def gather_mm_embeddings(features, num_computed, num_scheduled, encoder_cache):
     for images, computed, scheduled in zip(features, num_computed, num_scheduled, strict=True):
         taken = [False] * scheduled
         for image in images:
-            place, needed = image.mm_position, []
+            place = image.mm_position
             for token in range(scheduled):
                 inside = computed + token - place.offset
                 if 0 <= inside < place.length:
                     row, behind = place.get_embeds_indices_in_range(inside, inside + 1)
                     if row != behind:
-                        needed.append(row)
+                        rows.append(encoder_cache[image.identifier][row:behind])
                         taken[token] = True
-            if needed:
-                rows.append(encoder_cache[image.identifier][needed[0] : needed[-1] + 1])
         flags += taken
     return rows, torch.tensor(flags, dtype=torch.bool)
 
