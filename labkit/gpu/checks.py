@@ -320,9 +320,11 @@ def seeds_draw_the_numbers_of_the_cpu(device: str) -> str:
 
 # ---------------------------------------------------------------- graphs
 def graphs_change_no_token(device: str) -> str:
-    """Launched one by one, or replayed from graphs: one and the same text."""
-    launched = tokens_of(device, enforce_eager=True)
-    expect_equal("replayed", tokens_of(device, enforce_eager=False), launched)
+    """Launched one by one, or replayed from graphs: one and the same text, greedy and drawn by the
+    recorded sampler."""
+    for what, params in (("greedy", None), ("drawn", {"temperature": 0.7, "seed": 3})):
+        launched = tokens_of(device, params, enforce_eager=True)
+        expect_equal(f"{what}, replayed", tokens_of(device, params), launched)
     return f"{sum(map(len, launched))} tokens"
 
 

@@ -37,6 +37,13 @@ TARGETS_MS = {("0.6B", 1): 1.7, ("0.6B", 256): 3.7, ("8B", 1): 7.0, ("8B", 256):
 """Of an H100: what a token should take."""
 
 
+CALLS = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+"""By which the host tells the GPU to do something, as the profiler names them."""
+TARGET_CALLS = 16
+"""Of a step of decodes, whatever the shape: the arrays in one copy, seven for a graph's inputs, one
+replay of the model, four around that of the head and the sampler, and the tokens' way back."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A step that the engine has taken in."""
@@ -131,8 +138,8 @@ def _row(
         "requests": num_requests, "context": length + new_tokens // 2, "steps": count,
         "ms": median, "floor_ms": 1e3 * floor / bandwidth, "target_ms": target,
         "met": None if target is None else median <= target,
-        "kernels_ms": _kernels_ms(llm, num_requests, length, new_tokens), "compiled": compiled,
-    }  # fmt: skip
+        "compiled": compiled,
+    } | _of_the_device(llm, num_requests, length, new_tokens)  # fmt: skip
 
 
 def _generate(llm: Any, num_requests: int, length: int, new_tokens: int) -> None:
@@ -145,8 +152,11 @@ def _generate(llm: Any, num_requests: int, length: int, new_tokens: int) -> None
         raise RuntimeError(errors[0])
 
 
-def _kernels_ms(llm: Any, num_requests: int, length: int, new_tokens: int) -> float | None:
-    """What the device was busy with in a decode step; the rest of the step it waited.
+def _of_the_device(
+    llm: Any, num_requests: int, length: int, new_tokens: int
+) -> dict[str, float | None]:
+    """What the device was busy with in a decode step, the rest of which it waited; and by how many
+    calls it was told. None where there is no such device.
 
     The profiler slows the host down and not the kernels, so the time of a step comes from a run
     without it. Two profiled runs, one with prompts alone: their difference is the decodes.
@@ -154,12 +164,16 @@ def _kernels_ms(llm: Any, num_requests: int, length: int, new_tokens: int) -> fl
     import torch
 
     if not torch.cuda.is_available() or llm.engine.core.config.model.device == "cpu":
-        return None
+        return {"kernels_ms": None, "calls": None}
 
-    def busy(count: int) -> float:
+    def busy(count: int) -> tuple[float, int]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             _generate(llm, num_requests, length, count)
             torch.cuda.synchronize()
-        return sum(event.self_device_time_total for event in profile.key_averages()) / 1e3
+        events = profile.key_averages()
+        calls = sum(event.count for event in events if event.key.startswith(CALLS))
+        return sum(event.self_device_time_total for event in events) / 1e3, calls
 
-    return (busy(17 if new_tokens > 17 else new_tokens) - busy(1)) / min(16, new_tokens - 1)
+    steps = min(16, new_tokens - 1)
+    (more_ms, more), (less_ms, less) = busy(steps + 1), busy(1)
+    return {"kernels_ms": (more_ms - less_ms) / steps, "calls": (more - less) / steps or None}

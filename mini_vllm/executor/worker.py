@@ -45,8 +45,9 @@ from mini_vllm.plugins import load_general_plugins
 from mini_vllm.pooling.pooler import Pooler, make_pooler
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sample.custom import load_classes
-from mini_vllm.worker.adapters import RunnerAdapters, check_slots
+from mini_vllm.worker.adapters import RunnerAdapters, WorkerAdapters, check_slots
 from mini_vllm.worker.cache_layout import CacheLayout
+from mini_vllm.worker.cuda_graphs import make_buckets
 from mini_vllm.worker.group_tables import GroupTables
 from mini_vllm.worker.images import RunnerImages, encoder_cache_bytes, profile_encoder
 from mini_vllm.worker.kv_cache import (
@@ -62,7 +63,7 @@ from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.late_results import LateOutput, LateResults
 from mini_vllm.worker.model_runner import ModelRunner
 from mini_vllm.worker.pooling import RunnerPooler
-from mini_vllm.worker.profile import largest_step, peak_bytes, run_step
+from mini_vllm.worker.profile import PLAIN, largest_step, peak_bytes, run_step
 from mini_vllm.worker.threads import StepThreads
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Worker:
+class Worker(WorkerAdapters):
     """Made ready in this order, for each step needs what the one before has left::
 
         init_device()          the device, and the group of all ranks
@@ -100,7 +101,6 @@ class Worker:
     drafter: Drafter | None
     pooler: Pooler | None
     model_runner: ModelRunner
-    lora: LoRAModelManager | None = None
     threads: StepThreads | None = None
     connector: RunnerConnector | None = None
     may_record = True
@@ -250,8 +250,8 @@ class Worker:
         return shared_memory(self.config, self.device, there - taken)
 
     def _step_bytes(self) -> int:
-        """Bytes of a GPU that the largest step takes beside weights and KV cache; 0 where a device
-        does not count them.
+        """Bytes of a GPU that the largest step takes beside weights and KV cache, and what recorded
+        steps keep; 0 where a device does not count them.
 
         A pipeline stage cannot run alone, and takes what is free.
         """
@@ -273,7 +273,22 @@ class Worker:
             )
             num_bytes = max(num_bytes, encoder)
         self._say("the largest step takes %s", in_units(num_bytes))
+        if self.platform.support_static_graph_mode() and self.can_record():
+            num_bytes += self._recorded_bytes()
         return num_bytes
+
+    def _recorded_bytes(self) -> int:
+        """What recorded steps keep: memory for the largest, into which the others fit, and the
+        hidden states of each."""
+        buckets = make_buckets(self.config.scheduler.max_num_seqs)
+        rows, model = buckets[-1], self.model
+        dtype = compute_dtype(model.dtype, self.device)
+        kept = sum(buckets) * model.config.hidden_size * dtype.itemsize
+        kept += peak_bytes(
+            lambda: run_step(model, self.layout, [1] * rows, rows, self.device, PLAIN), self.device
+        )
+        self._say("recorded steps keep %s", in_units(kept))
+        return kept
 
     def initialize(self, num_blocks: int, max_model_len: int) -> None:
         """Allocate the KV cache and make the runner, for requests of at most `max_model_len`."""
@@ -364,17 +379,25 @@ class Worker:
             self._say("torch.compile works on the model's operations during the first steps")
             compile_model(self.model, self.backend)
         if not self.platform.is_host:
-            has_graphs = self.platform.support_static_graph_mode() and self.may_record
-            has_graphs = has_graphs and not wanted.enforce_eager
-            has_graphs = has_graphs and can_be_recorded(self.model) and self.pooler is None
-            spec = self.layout.spec
-            has_graphs = has_graphs and spec.dtype != torch.int8 and not spec.keeps_states
-            has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
+            has_graphs = self.platform.support_static_graph_mode() and self.can_record()
             record = self.platform.make_recorder() if has_graphs else None
             self._say("running the largest step%s", ", recording CUDA graphs" if record else "")
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
         if self.eplb is not None:
             self.eplb.forget()
+
+    def can_record(self) -> bool:
+        """Whether steps of this model can be replayed, where a device has recordings."""
+        spec = self.layout.spec
+        return (
+            self.may_record
+            and not self.config.model.enforce_eager
+            and can_be_recorded(self.model)
+            and self.pooler is None
+            and spec.dtype != torch.int8
+            and not spec.keeps_states
+            and self.parallel is SINGLE  # an exchange is not recorded
+        )
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         if self.threads is not None:
@@ -401,44 +424,6 @@ class Worker:
         except RuntimeError:
             return True
         return False
-
-    def add_lora(self, key: str, path: str, in_use: Sequence[str]) -> str | None:
-        """Load an adapter; None, or why it cannot be served.
-
-        An answer instead of an exception, for all ranks must stay in step.
-
-        Args:
-            in_use: keys of the adapters of unfinished requests; those in slots stay.
-        """
-        lora = self._adapters()
-        try:
-            lora.add_adapter(key, path, [other for other in in_use if other in lora.last_used])
-        except ValueError as error:
-            return str(error)
-        lora.forget(in_use)
-        return None
-
-    def remove_lora(self, key: str) -> bool:
-        return self._adapters().remove_adapter(key)
-
-    def pin_lora(self, key: str) -> str | None:
-        """Give an adapter a slot that it keeps; None, or why it cannot have one."""
-        try:
-            self._adapters().pin_adapter(key)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    def has_lora(self, key: str) -> bool:
-        return key in self._adapters().cpu_cache
-
-    def list_loras(self) -> list[str]:
-        """Keys of the loaded adapters."""
-        return list(self._adapters().cpu_cache)
-
-    def _adapters(self) -> LoRAModelManager:
-        assert self.lora is not None, "the engine runs without adapters"
-        return self.lora
 
     def restart(self, req_ids: Sequence[str]) -> None:
         """Forget all rows, and all requests but these: an interrupted step was undone."""
@@ -471,7 +456,7 @@ class Worker:
         for cache in self._kv_caches():
             cache.release()
         if not self.platform.is_host:
-            self.model_runner.graphs = None  # they know addresses
+            self.model_runner.forget_recordings()
             self._kept = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
             for weight, _ in self._kept:
                 weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
@@ -516,7 +501,7 @@ class Worker:
     def _let_go(self) -> None:
         """Free graphs, KV cache and weights, even if the engine is still held."""
         if hasattr(self, "model_runner"):
-            self.model_runner.graphs = None
+            self.model_runner.forget_recordings()
             for cache in self._kv_caches():
                 cache.release()
         if hasattr(self, "model"):

@@ -192,6 +192,27 @@ def signed_seed(params: SamplingParams) -> int:
     return (seed + 2**63) % 2**64 - 2**63
 
 
+def plain_metadata(
+    temperature: Tensor, seeds: Tensor, num_output_tokens: Tensor
+) -> SamplingMetadata:
+    """Of rows that have a temperature and a seed, and ask for no more. All ``[B]``."""
+    return SamplingMetadata(
+        all_greedy=False,
+        all_random=False,
+        temperature=temperature,
+        top_k=None,
+        top_p=None,
+        min_p=None,
+        seeds=seeds,
+        num_output_tokens=num_output_tokens,
+        max_num_logprobs=None,
+        allowed=None,
+        logit_bias=None,
+        stop_token_ban=None,
+        penalties=None,
+    )
+
+
 def _allowed_tokens(params: Sequence[SamplingParams], vocab_size: int, put: Put) -> Tensor | None:
     if all(p.allowed_token_ids is None for p in params):
         return None

@@ -1,7 +1,8 @@
-"""The runner's slot for adapters: which requests of a step use which."""
+"""Adapters in a worker: which requests of a step use which, and what the engine asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,3 +55,47 @@ class RunnerAdapters:
             for req_id, name in zip(inputs.req_ids, names, strict=True):
                 if name in failed:
                     result.failed[req_id] = failed[name]
+
+
+class WorkerAdapters:
+    """What an engine asks of a worker about adapters."""
+
+    lora: LoRAModelManager | None = None
+
+    def add_lora(self, key: str, path: str, in_use: Sequence[str]) -> str | None:
+        """Load an adapter; None, or why it cannot be served.
+
+        An answer instead of an exception, for all ranks must stay in step.
+
+        Args:
+            in_use: keys of the adapters of unfinished requests; those in slots stay.
+        """
+        lora = self._adapters()
+        try:
+            lora.add_adapter(key, path, [other for other in in_use if other in lora.last_used])
+        except ValueError as error:
+            return str(error)
+        lora.forget(in_use)
+        return None
+
+    def remove_lora(self, key: str) -> bool:
+        return self._adapters().remove_adapter(key)
+
+    def pin_lora(self, key: str) -> str | None:
+        """Give an adapter a slot that it keeps; None, or why it cannot have one."""
+        try:
+            self._adapters().pin_adapter(key)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def has_lora(self, key: str) -> bool:
+        return key in self._adapters().cpu_cache
+
+    def list_loras(self) -> list[str]:
+        """Keys of the loaded adapters."""
+        return list(self._adapters().cpu_cache)
+
+    def _adapters(self) -> LoRAModelManager:
+        assert self.lora is not None, "the engine runs without adapters"
+        return self.lora

@@ -21,7 +21,7 @@ says where the tokens are.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from mini_vllm.core.scheduler_output import ModelRunnerOutput
 from mini_vllm.platforms import platform_of
 from mini_vllm.worker.input_batch import InputBatch
 from mini_vllm.worker.sample_step import Drawn, PromptDrawn, report_drawn, report_prompts
+
+if TYPE_CHECKING:
+    from mini_vllm.worker.recorded_head import RecordedHead
 
 UNKNOWN = -1
 """A token of a request's output that the host does not know yet."""
@@ -143,6 +146,12 @@ class LateOutput:
         return self.result
 
 
+def look_up(input_ids: Tensor, sampled: Tensor) -> Tensor:
+    """Input ids ``[T]`` with a token of ``sampled`` in place of each cell that points to one."""
+    place = (~input_ids).clamp_(0, len(sampled) - 1)  # ~(-(1 + i)) is i
+    return torch.where(input_ids < 0, sampled[place].clamp_(min=0), input_ids)
+
+
 class LateResults:
     """The steps whose tokens the host may not know yet: the newest, and at most one before it."""
 
@@ -183,9 +192,16 @@ class LateResults:
             return input_ids
         newest = self.on_their_way[-1].drawn
         assert newest is not None
-        sampled = newest.token_ids
-        place = (~input_ids).clamp_(0, len(sampled) - 1)  # ~(-(1 + i)) is i
-        return torch.where(input_ids < 0, sampled[place].clamp_(min=0), input_ids)
+        return look_up(input_ids, newest.token_ids)
+
+    def leave_with(self, head: RecordedHead) -> None:
+        """:meth:`resolve` for a recorded step, which looks the tokens up by itself: see to it that
+        they are where it looks."""
+        self._settle_all_but_newest()
+        if self.on_their_way and not self.on_their_way[-1].is_settled:
+            newest = self.on_their_way[-1].drawn
+            assert newest is not None
+            head.hold(newest.token_ids)
 
     def _settle_all_but_newest(self) -> None:
         while len(self.on_their_way) > 1:

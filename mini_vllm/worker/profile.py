@@ -19,11 +19,14 @@ from mini_vllm.config import SchedulerConfig
 from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.platforms import platform_of
 from mini_vllm.sample.metadata import make_sampling_metadata
-from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.worker.cache_layout import CacheLayout
 from mini_vllm.worker.group_tables import show_no_request
 from mini_vllm.worker.kv_cache import KVCache
+from mini_vllm.worker.sample_step import sampler_of
+
+WITH_TOP_P = SamplingParams(temperature=1.0, top_p=0.9, seed=0)
+PLAIN = SamplingParams(temperature=1.0, seed=0)
 
 
 def peak_bytes(run: Callable[[], Any], device: torch.device) -> int:
@@ -44,7 +47,12 @@ def largest_step(limits: SchedulerConfig) -> list[int]:
 
 @torch.inference_mode()
 def run_step(
-    model: nn.Module, layout: CacheLayout, lengths: list[int], num_rows: int, device: torch.device
+    model: nn.Module,
+    layout: CacheLayout,
+    lengths: list[int],
+    num_rows: int,
+    device: torch.device,
+    params: SamplingParams = WITH_TOP_P,
 ) -> None:
     """A forward pass over prompts of these lengths, and a random token for each of ``num_rows``."""
     block_size = layout.block_size
@@ -56,5 +64,5 @@ def run_step(
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])
     hidden = model(torch.zeros_like(positions), positions, cache.layers, metadata)
     logits = model.compute_logits(hidden[:1].expand(num_rows, -1).contiguous())
-    row = (SamplingParams(temperature=1.0, top_p=0.9, seed=0), (), (), ())
-    Sampler()(logits, make_sampling_metadata([row] * num_rows, logits.shape[1], device))
+    rows = [(params, (), (), ())] * num_rows
+    sampler_of(device)(logits, make_sampling_metadata(rows, logits.shape[1], device))

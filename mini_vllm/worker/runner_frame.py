@@ -38,8 +38,16 @@ from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_un
 from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
-from mini_vllm.worker.late_results import LateOutput, LateResults
-from mini_vllm.worker.sample_step import PromptDrawn, SampleStep, report_drawn, report_prompts
+from mini_vllm.worker.late_results import LateOutput, LateResults, look_up
+from mini_vllm.worker.recorded_head import RecordedHead
+from mini_vllm.worker.sample_step import (
+    Drawn,
+    PromptDrawn,
+    SampleStep,
+    report_drawn,
+    report_prompts,
+    sampler_of,
+)
 from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Pooling, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
@@ -89,6 +97,8 @@ class RunnerFrame(ABC):
         self.logits_processors: Sequence[Any] = ()
         self.sample_step = SampleStep(device)
         self.graphs: DecodeGraphs | None = None
+        self.head: RecordedHead | None = None
+        """With graphs: what comes behind them."""
         self.encoder_cache: dict[str, Tensor] = {}
         """What the encoder has made of images, by hash; the scheduler says what is kept."""
         self.group_tables: GroupTables | None = None
@@ -154,7 +164,7 @@ class RunnerFrame(ABC):
                 inputs = self._prepare_inputs(plan)
                 if self.group_tables is not None:
                     self.group_tables.apply(inputs)
-            if self.late is not None:
+            if self.images is not None and self.late is not None:  # whose tokens are embedded here
                 inputs.input_ids = self.late.resolve(inputs.input_ids)
             if self.images is not None:
                 self.images.apply(inputs, state.result)
@@ -188,8 +198,7 @@ class RunnerFrame(ABC):
         if self.pooler is not None:
             self.pooler.pool(inputs, hidden, result)
         elif len(inputs.sample_rows):
-            logits = self._logits(state, inputs, hidden, masks)
-            self._append_tokens(inputs.sample_rows, self._sample(inputs, logits, result))
+            self._append_tokens(inputs.sample_rows, self._sample(state, inputs, hidden, masks))
         if self.speculator is not None:
             result.draft_token_ids = self.speculator.propose(state.plan, inputs, hidden, result)
         if result.failed:
@@ -210,11 +219,7 @@ class RunnerFrame(ABC):
         inputs, drawn, rows = state.inputs, None, np.zeros(0, dtype=np.int64)
         if inputs is not None and state.hidden is not None and len(inputs.sample_rows):
             rows = inputs.sample_rows
-            logits = self._logits(state, inputs, state.hidden, masks)
-            states = [self._state_in_row(row) for row in rows.tolist()]
-            if self.sample_step.looks_back(states):
-                self.late.settle()
-            drawn = self.sample_step.draw(states, logits)
+            drawn = self._draw(state, inputs, state.hidden, masks)
         if self.images is not None:
             self.images.keep(state.result)
         return self.late.reserve(rows, drawn, state.prompts, state.result)
@@ -247,6 +252,21 @@ class RunnerFrame(ABC):
         if masks is not None:
             self._apply_masks(masks, state.plan, inputs, logits)
         return logits
+
+    def _draw(
+        self, state: StepState, inputs: StepInputs, hidden: Tensor, masks: GrammarOutput | None
+    ) -> Drawn:
+        """The tokens of the rows to sample: by a replay, if that is all they ask for."""
+        states = [self._state_in_row(row) for row in inputs.sample_rows.tolist()]
+        if self.head is not None and masks is None:
+            rows = inputs.logits_indices
+            drawn = self.sample_step.draw_recorded(states, self.head, hidden, rows)
+            if drawn is not None:
+                return drawn
+        logits = self._logits(state, inputs, hidden, masks)
+        if self.late is not None and self.sample_step.looks_back(states):
+            self.late.settle()
+        return self.sample_step.draw(states, logits)
 
     def scrub(self) -> None:
         """A request has failed: what it left in the caches must not spoil later requests."""
@@ -312,18 +332,19 @@ class RunnerFrame(ABC):
         apply_grammar_bitmask(logits, masks, req_ids, num_rows)
 
     def _sample(
-        self, inputs: StepInputs, logits: Tensor, result: ModelRunnerOutput
+        self, state: StepState, inputs: StepInputs, hidden: Tensor, masks: GrammarOutput | None
     ) -> NDArray[np.int64]:
-        """New tokens of the step, reported in ``result``: one a request, or some if it had drafts.
+        """New tokens of the step, reported in its result: one a request, or some if it had drafts.
 
         Returns:
             ``[B]``, or ``[B, K + 1]`` with negative ids behind each request's last.
         """
-        states = [self._state_in_row(row) for row in inputs.sample_rows]
         if self.speculator is not None and self.speculator.has_drafts:
-            return self.speculator.verify(self.sample_step, states, logits, result).numpy()
-        drawn = self.sample_step.draw(states, logits).apply(Tensor.cpu)
-        report_drawn(drawn, drawn.token_ids.tolist(), result)
+            states = [self._state_in_row(row) for row in inputs.sample_rows]
+            logits = self._logits(state, inputs, hidden, masks)
+            return self.speculator.verify(self.sample_step, states, logits, state.result).numpy()
+        drawn = self._draw(state, inputs, hidden, masks).apply(Tensor.cpu)
+        report_drawn(drawn, drawn.token_ids.tolist(), state.result)
         return drawn.token_ids.numpy()
 
     def _append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
@@ -337,12 +358,16 @@ class RunnerFrame(ABC):
 
     def _forward(self, inputs: StepInputs) -> Tensor | None:
         """Hidden states ``[T, H]``: by replaying a CUDA graph if there is one for this step."""
-        step = (inputs.input_ids, inputs.positions, inputs.metadata)
+        step = inputs.positions, inputs.metadata
         if self.graphs is not None and self._graph_mode(inputs, self.graphs) is CUDAGraphMode.FULL:
-            hidden = self.graphs.replay(*step)
+            if self.late is not None and self.head is not None:
+                self.late.leave_with(self.head)
+            hidden = self.graphs.replay(inputs.input_ids, *step)
             if hidden is not None:
                 return hidden
-        return self.run_model(*step, **inputs.extra)
+        if self.late is not None and self.images is None:
+            inputs.input_ids = self.late.resolve(inputs.input_ids)
+        return self.run_model(inputs.input_ids, *step, **inputs.extra)
 
     def _graph_mode(self, inputs: StepInputs, graphs: DecodeGraphs) -> CUDAGraphMode:
         """FULL if a recorded step of decodes serves this one; what else the model is called with
@@ -374,10 +399,13 @@ class RunnerFrame(ABC):
     def _recorded(
         self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata
     ) -> Tensor | None:
-        """:meth:`run_model` as it is recorded: what the first layer derives of a step for all
-        others is derived in each replay anew."""
+        """:meth:`run_model` as it is recorded: tokens that only the device knows are looked up in
+        each replay, and what the first layer derives of a step for all others is derived anew."""
+        if self.late is not None and self.head is not None:
+            input_ids = look_up(input_ids, self.head.token_ids)
         groups = [replace(group, plan=None) for group in metadata.groups]
-        return self.run_model(input_ids, positions, replace(metadata, plan=None, groups=groups))
+        metadata = replace(metadata, plan=None, places=None, groups=groups)
+        return self.run_model(input_ids, positions, metadata)
 
     @torch.inference_mode()
     def warm_up(self, num_tokens: int, record: Recorder | None) -> None:
@@ -414,9 +442,20 @@ class RunnerFrame(ABC):
             sizes = (max_num_reqs, max_model_len, batch.block_size, self.device)
             tables = self.group_tables
             inputs = GroupedInputs(tables, *sizes) if tables else StaticInputs(*sizes)
-            graphs = DecodeGraphs(self._recorded, inputs, make_buckets(max_num_reqs), record)
+            buckets = make_buckets(max_num_reqs)
+            assert hidden is not None, "a stage of a pipeline records nothing"
+            self.head = head = RecordedHead(
+                lambda hidden: self.model.compute_logits(hidden), sampler_of(self.device),
+                hidden, max_num_reqs,
+            )  # fmt: skip
+            graphs = DecodeGraphs(self._recorded, inputs, buckets, record)
             graphs.capture()
+            head.capture(buckets, record)
             self.graphs = graphs
+
+    def forget_recordings(self) -> None:
+        """What is recorded knows addresses, which are to change."""
+        self.graphs = self.head = None
 
     def _move_blocks(self, output: SchedulerOutput) -> None:
         """Copy blocks between device and host, and on the device, before anything is read."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from mini_vllm.sample.metadata import (
 )
 from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler
 from mini_vllm.worker.input_batch import CachedRequestState
+
+if TYPE_CHECKING:
+    from mini_vllm.worker.recorded_head import RecordedHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class SampleStep:
         self.sampler = CustomSampler(processors) if processors else sampler_of(device)
         self._states: list[CachedRequestState] = []
         self._metadata: SamplingMetadata | None = None
+        self._is_plain = False
+        """Whether these rows ask for no more than a temperature."""
 
     def draw(self, states: list[CachedRequestState], logits: Tensor) -> Drawn:
         """Choose the next token of every row. Nothing waits for the device.
@@ -91,6 +96,29 @@ class SampleStep:
             if (wanted := state.sampling_params.logprob_token_ids) is not None
         }
         return Drawn(states, token_ids, sampled.logprobs, named)
+
+    def draw_recorded(
+        self, states: list[CachedRequestState], head: RecordedHead, hidden: Tensor, rows: Tensor
+    ) -> Drawn | None:
+        """:meth:`draw` by a replay, from hidden states; None if the rows ask for more than is
+        recorded.
+
+        Args:
+            hidden: ``[T, H]``.
+            rows: ``[B]`` int64, the B rows' last tokens among the T.
+        """
+        if not self._are_the_same(states):
+            if self.looks_back(states):
+                return None  # not all that it looks back at need be known yet
+            self.metadata_of(states, head.vocab_size)
+        metadata = self._metadata
+        if metadata is None or not self._is_plain:
+            return None
+        token_ids = head.draw(hidden, rows, metadata)
+        if token_ids is None:
+            return None
+        metadata.advance(token_ids)
+        return Drawn(states, token_ids, None, {})
 
     def looks_back(self, states: list[CachedRequestState]) -> bool:
         """Whether :meth:`draw` will read output tokens of these rows on the host, the newest too.
@@ -143,6 +171,10 @@ class SampleStep:
                 self.sampler.rows_changed(rows)
             self._metadata = make_sampling_metadata(rows, vocab_size, self.device)
             self._states = states
+            self._is_plain = self._metadata.is_plain and not any(
+                row.params.bad_words_token_ids or row.params.logprob_token_ids is not None
+                for row in rows
+            )
         elif is_custom:
             self.sampler.rows_stayed()
         return self._metadata

@@ -23,6 +23,7 @@ from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config.combinations import ROWS
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.policies import POLICIES
+from mini_vllm.worker.cuda_graphs import record_eagerly
 
 
 def connector(name: str, **extra: Any) -> dict[str, Any]:
@@ -174,7 +175,11 @@ def plain_tokens(adapters: bool, changing: str = "{}") -> list[list[int]]:
 def run(options: dict[str, Any]) -> list[list[int]]:
     """Greedy tokens of all prompts; they come together, so that the features meet in one batch."""
     usual = {"num_gpu_blocks": 256, "max_model_len": 64, "dtype": "float32"}
+    options = dict(options)
+    is_recorded = options.pop("recordings", False)
     llm = LLM(**({"model": "storyteller"} | usual | options))
+    if is_recorded:
+        record(llm)
     sees = options.get("model") == "storyteller-vision"
     params = [
         SamplingParams(
@@ -196,6 +201,14 @@ def run(options: dict[str, Any]) -> list[list[int]]:
         llm.shutdown()
     assert [output.error for output in outputs] == [None] * len(PROMPTS)
     return [output.outputs[0].token_ids for output in outputs]
+
+
+def record(llm: LLM) -> None:
+    """Replay decodes and samplers from now on, if a GPU would; here a replay computes again."""
+    worker = getattr(llm.engine.core.executor, "worker", None)
+    if worker is not None and worker.can_record():
+        worker.model_runner.warm_up(8, record_eagerly)
+        assert worker.model_runner.head is not None
 
 
 def with_picture(index: int) -> dict[str, Any]:
@@ -223,6 +236,8 @@ def draw(seed: int) -> tuple[list[str], dict[str, Any]]:
         settle_states(options)
     if seed % 2 and not set(NOT_LATE) & options.keys():
         names, options = [*names, "late results"], options | {"async_scheduling": True}
+    if seed % 4 > 1 and "distributed_executor_backend" not in options:
+        names, options = [*names, "recordings"], options | {"recordings": True}
     return names, options
 
 
@@ -281,4 +296,4 @@ def test_events_tell_of_the_blocks_that_a_scheduler_shares_out(name: str) -> Non
 
 def test_every_feature_is_drawn() -> None:
     drawn = {name for seed in DRAWS for name in draw(seed)[0]}
-    assert drawn == {*FEATURES, "late results"}
+    assert drawn == {*FEATURES, "late results", "recordings"}

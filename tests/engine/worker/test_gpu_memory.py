@@ -77,22 +77,25 @@ def test_the_largest_step_uses_the_budget_up() -> None:
 def test_what_a_step_takes_is_not_given_to_the_cache(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step really runs, here on a CPU; what it takes is said by the stand-in."""
+    """The largest step and the largest recorded one really run, here on a CPU; what they take is
+    said by the stand-in. Hidden states of all recorded steps count, too."""
     ran: list[object] = []
 
     def peak(run: Callable[[], object], _: torch.device) -> int:
         monkeypatch.setattr(worker, "device", CPU)
         ran.append(run())
         monkeypatch.setattr(worker, "device", GPU)
-        return 6 << 30
+        return (5 << 30) if len(ran) % 2 else (1 << 30)
 
     monkeypatch.setattr(worker, "config", make_engine_config("storyteller-draft"))
     monkeypatch.setattr(worker_module, "peak_bytes", peak)
     monkeypatch.setattr(worker_module, "available_memory", lambda *_: 10 << 30)
     monkeypatch.setattr(worker, "device", GPU)
-    assert worker._memory_for_cache() == 4 << 30
+    rows = sum(cuda_graphs.make_buckets(worker.config.scheduler.max_num_seqs))
+    hidden = 2 * rows * worker.model.config.hidden_size  # bfloat16
+    assert worker._memory_for_cache() == (4 << 30) - hidden
     monkeypatch.setattr(worker_module, "available_memory", lambda *_: 5 << 30)
     assert worker._memory_for_cache() == 0
     monkeypatch.undo()
-    assert len(ran) == 2
+    assert len(ran) == 4
     assert worker._memory_for_cache() is None, "the configuration says how many blocks"

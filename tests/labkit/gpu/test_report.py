@@ -240,7 +240,8 @@ def document() -> dict[str, Any]:
             "output_tokens": 133_966, "whole": True}  # fmt: skip
     hf = {"start_seconds": 5.0, "seconds": 100.0, "output_tokens": 50_000, "whole": False}
     row = {"requests": 256, "context": 160, "steps": 63, "ms": 4.0, "floor_ms": 1.9,
-           "target_ms": 3.7, "met": False, "kernels_ms": 3.0, "compiled": []}  # fmt: skip
+           "target_ms": 3.7, "met": False, "kernels_ms": 3.0, "calls": 13.06,
+           "compiled": []}  # fmt: skip
     parts: dict[str, dict[str, Any]] = {
         "decode": {"0.6B": {"rows": [row]}},
         "smoke": {"seeds": {"saw": "32 tokens"}},
@@ -267,7 +268,10 @@ def test_markdown_says_what_was_measured() -> None:
     text = gpu_render.markdown(document())
     assert text.startswith("# Measured on one NVIDIA Toy 9000\n")
     assert "1 of 2 hold." in text and "| c d | WRONG: AssertionError: 1 \\| 2 |" in text
-    assert "| 0.6B, 256 x 160 | 4.00 | 1.90 | 3.00 | 25% | 3.7: MISSED | 63 |" in text
+    assert (
+        "| 0.6B, 256 x 160 | 4.00 | 1.90 | 3.00 | 25% | 3.7: MISSED | 13, at most 16: met | 63 |"
+        in text
+    )
     assert "| `rope` | passed | passed | 2/2 | rope_kernel | not run (compute-sanitizer is" in text
     assert "| `store_kv` | not run to its end: ended after 300 s | not run | not run |" in text
     noisy = "| 100.0 | 90.0 to 130.0 (noisy) | {} | 1,000 | 10.0 | memory | {} |"
