@@ -145,7 +145,7 @@ def buggy_text(hunt: Hunt) -> str:
 
 def environment(hunt: Hunt, mapping: Mapping[str, str]) -> dict[str, str]:
     """Of a process that has these files in the engine."""
-    return overlay.environment(hunt.phase.root, mapping) | hunt.phase.environment
+    return {**overlay.environment(hunt.phase.root, mapping), **hunt.phase.environment}
 
 
 def observe(hunt: Hunt, mapping: Mapping[str, str], timeline: Path | None = None) -> str:
