@@ -190,7 +190,8 @@ def transfers_over(state: TransferState, ids: Iterable[str], kind: str) -> list[
     a transfer that the scheduler has given up.
 
     Returns:
-        The requests whose blocks may go now, each of them once, in order of their ids.
+        The requests whose blocks may go now, each of them once, sorted by their ids: ``ids`` may
+        be a set.
 
     Source: vllm/v1/core/sched/scheduler.py#L2130-L2163 (Scheduler._update_from_kv_xfer_finished)
     @ v0.22.1. Difference: there an id that is not known ends the engine.

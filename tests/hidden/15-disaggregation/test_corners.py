@@ -149,7 +149,9 @@ from mini_vllm.kv_transfer.remote_kv import TransferState, take_arrived
 state = TransferState({"ada", "ben"}, {"ben"}, {"ben"})
 state.arrived |= {"ada"} if arrived else set()
 state.failed |= {"ada"} if failed else set()
-manager = SimpleNamespace(block_size=4, cache_blocks=lambda *_: None, free=lambda *_: None)
+manager = SimpleNamespace(
+    block_size=4, cache_blocks=lambda request, num_full_blocks: None, free=lambda request: None
+)
 request = SimpleNamespace(request_id="ada", num_computed_tokens=8, num_tokens=11)
 take_arrived(state, manager, request)
 seen = [sorted(ids) for ids in (state.loading, state.arrived, state.failed)]
@@ -166,7 +168,11 @@ from types import SimpleNamespace
 from mini_vllm.kv_transfer.remote_kv import TransferState, take_arrived
 
 freed = []
-manager = SimpleNamespace(block_size=4, cache_blocks=lambda *_: None, free=freed.append)
+manager = SimpleNamespace(
+    block_size=4,
+    cache_blocks=lambda request, num_full_blocks: None,
+    free=lambda request: freed.append(request),
+)
 request = SimpleNamespace(request_id="ada", num_computed_tokens=came, num_tokens=1)
 take_arrived(TransferState({"ada"}, {"ada"}, {"ada"}), manager, request)
 seen = [len(freed), request.num_computed_tokens]

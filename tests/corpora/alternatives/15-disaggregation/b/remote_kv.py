@@ -12,7 +12,7 @@ def take_arrived(state, manager, request):
     num_full, rest = divmod(request.num_computed_tokens, manager.block_size)
     if num_full == rest == 0:
         return manager.free(request)
-    manager.cache_blocks(request, num_full)
+    manager.cache_blocks(request, num_full_blocks=num_full)
     if request.num_tokens - request.num_computed_tokens == 0:
         request.num_computed_tokens = request.num_tokens - 1
 

@@ -29,10 +29,12 @@ def transfers_over(state, ids, kind):
     for name in sorted(set(ids)):
         if name in state.held:
             request, kinds = state.held[name]
-            kinds.discard(kind)
-            if not kinds:
-                del state.held[name]
-                free.append(request)
+            if kind not in kinds:
+                continue
+            if kinds == {kind}:
+                free.append(state.held.pop(name)[0])
+            else:
+                state.held[name] = request, kinds - {kind}
         elif kind == "recv" and name in state.loading:
             state.arrived.add(name)
     return free
