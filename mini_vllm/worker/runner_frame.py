@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_re
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
 from mini_vllm.worker.late_results import LateOutput, LateResults, look_up
-from mini_vllm.worker.recorded_head import RecordedHead
 from mini_vllm.worker.sample_step import (
     Drawn,
     PromptDrawn,
@@ -50,6 +49,9 @@ from mini_vllm.worker.sample_step import (
 )
 from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Pooling, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
+
+if TYPE_CHECKING:
+    from mini_vllm.worker.recorded_head import RecordedHead
 
 BROKEN = "the model produced NaN or infinite numbers in the prompt; check the weights and the dtype"
 
@@ -444,6 +446,8 @@ class RunnerFrame(ABC):
             inputs = GroupedInputs(tables, *sizes) if tables else StaticInputs(*sizes)
             buckets = make_buckets(max_num_reqs)
             assert hidden is not None, "a stage of a pipeline records nothing"
+            from mini_vllm.worker.recorded_head import RecordedHead
+
             self.head = head = RecordedHead(
                 lambda hidden: self.model.compute_logits(hidden), sampler_of(self.device),
                 hidden, max_num_reqs,
