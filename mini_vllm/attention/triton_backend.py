@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.selector import AttentionSelectorConfig
-from mini_vllm.kernels import INTERPRETED, USES_TILED_PREFILL
+from mini_vllm.kernels import INTERPRETED, USES_ORDERED_DECODE, USES_TILED_PREFILL
 from mini_vllm.kernels.attention import (
     PAGED_DECODE,
     PAGED_PREFILL,
@@ -100,13 +100,13 @@ def prefill_spec() -> KernelSpec:
 
 
 def run_decodes(metadata: AttentionMetadata, query: Tensor, key_cache: Tensor, **rest: Any) -> None:
-    """One token a request; the context is split where requests alone leave the GPU idle, and where
-    there are more than it holds at once, the longest start first."""
+    """One token a request; the context is split where requests alone leave the GPU idle. If that is
+    asked for, the longest start first where there are more than it holds at once."""
     problem = dict(query=query, key_cache=key_cache, **rest)
     num_reqs, num_heads, head_dim = query.shape
     num_programs, processors = num_reqs * key_cache.shape[2], num_processors(query.device)
     num_splits = choose_num_splits(num_programs, metadata.max_seq_len, processors)
-    if num_splits == 1 and order_matters(num_programs, processors):
+    if USES_ORDERED_DECODE and num_splits == 1 and order_matters(num_programs, processors):
         ORDERED_DECODE.run(order=longest_first(metadata), **problem)
         return
     if num_splits == 1:

@@ -46,6 +46,8 @@ USES_GEMV = os.environ.get("MINI_VLLM_GEMV") == "1"
 yet that it is faster than torch's product there; `gpu-report --part roofline` measures both."""
 USES_TILED_PREFILL = os.environ.get("MINI_VLLM_TILED_PREFILL") == "1"
 """Whether prompts are attended to by `tiled_prefill.py`'s kernel; not by itself either."""
+USES_ORDERED_DECODE = os.environ.get("MINI_VLLM_ORDERED_DECODE") == "1"
+"""Whether decodes that wait for each other are `ordered_decode.py`'s; not by itself either."""
 
 
 def can_launch(tensor: Tensor) -> bool:

@@ -47,11 +47,8 @@ LANES = 16
 """Features of a head that attention takes at a time; a head has a multiple of it."""
 FEW_TOKENS = 32
 """Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight; with
-a narrow MKL it always is.
-
-A constant: of a step that is one native call it decides about the head alone. With 0 in its place,
-16 requests of storyteller took 2.8 % less time a step on one thread of a processor with AVX2.
-"""
+a narrow MKL it always is. A constant: of a step that is one native call it decides about the head
+alone."""
 PLACES = (0, 16, 4, 20, 8, 24, 12, 28)
 """Of eight columns of int4 in a word: where the bits of each begin."""
 MOST_INT8_COLUMNS = (1 << 17) - 2

@@ -38,13 +38,11 @@ NEVER = "never"
 TRIED = (128, 192, 256, 384, 512, 768, 1024)
 """Rows of x that are tried. Fewer are never asked about: our own product has them."""
 AT_A_TIME = 512
-"""Rows of a weight that are unpacked at once: so its floats take little memory. It costs little: on
-one thread with AVX2, 256 rows of x took 0.76 (int4) and 0.99 (int8) of the time by all of a weight
-`[2048, 1024]`, and 512 rows 1.00 and 1.05 by one `[1536, 576]`."""
+"""Rows of a weight that are unpacked at once: so its floats take little memory."""
 COLUMNS, GROUP = 1024, 32
 """Of the weight that is tried, which has `AT_A_TIME` rows."""
 SECONDS = 0.3
-"""What all trials of a weight take together, of a quiet machine."""
+"""What all trials of a weight may take together; a trial ends with the round that it is in."""
 ROUNDS = 2, 7
 """Fewest and most of a trial."""
 KINDS = {Matrix.GROUPS_OF_4_BITS: torch.int32, Matrix.GROUPS_OF_8_BITS: torch.int8}

@@ -38,8 +38,7 @@ MIN_PACKED_ELEMENTS = 1 << 20
 MIN_PACKED_SIZE = 512
 """Rows and columns from which on a weight is not a narrow one, however few numbers it has."""
 # From this many tokens on, unpacking oneDNN's weight costs little beside the product itself. Only
-# without a compiler does a float32 layer ask. There the time was 0.90 to 1.21 of that of the packed
-# weight (four narrow shapes, 512 tokens, one thread with AVX2): too near to be measured each time.
+# without a compiler does a float32 layer ask.
 MIN_UNPACKED_TOKENS = 512
 NARROW = 512
 """Hidden sizes below it are narrow: what takes a step's time is calling for its products."""

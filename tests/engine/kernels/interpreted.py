@@ -279,6 +279,7 @@ def engine() -> dict[str, Any]:
             assert runner.graphs is not None and runner.graphs.buckets == [1, 2, 3]
         orders.clear()
         with (
+            patch.object(triton_backend, "USES_ORDERED_DECODE", True),
             patch.object(triton_backend, "order_matters", lambda *_: True),
             patch.object(triton_backend, "longest_first", sorted_lengths),
         ):
