@@ -377,7 +377,10 @@ def start(model: Path, kind: str, folder: Path, clock: str) -> Rows:
 
 
 def first_byte(command: Sequence[str], clock: str) -> tuple[float, dict[str, float]]:
-    """Seconds until a program writes something, and its memory in MiB then, see `memory_mib`."""
+    """Seconds until a program writes something, and its memory in MiB then, see `memory_mib`.
+
+    The memory is there only if the program still runs then: it should wait for its input to close.
+    """
     begin = time.perf_counter()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT

@@ -220,7 +220,8 @@ def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says it there")
 def test_a_programs_own_memory_is_measured() -> None:
     ballast = bytearray(300 << 20)  # of this process, which the other is forked from
-    seconds, memory = llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "wall")
+    waits = "import sys; print(1, flush=True); sys.stdin.read()"
+    seconds, memory = llama_cpp.first_byte([sys.executable, "-c", waits], "wall")
     assert seconds > 0 and memory["RssAnon"] < memory["VmHWM"] < 100 < len(ballast)
     assert llama_cpp.first_byte([sys.executable, "-c", "print(1)"], "cpu")[0] < 10
     with llama_cpp.busy_neighbour(is_held=True):
