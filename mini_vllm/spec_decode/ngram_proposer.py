@@ -56,7 +56,9 @@ def find_longest_matched_ngram_and_propose_tokens(
     if k <= 0 or num_tokens < min_ngram:
         return tokens[:0]
     ends = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1  # of 1-grams: one past their last token
-    longest = tokens[:0] if min_ngram > 1 or not len(ends) else ends
+    if not len(ends):  # as at nearly every step of a text that never repeats itself
+        return tokens[:0]
+    longest = tokens[:0] if min_ngram > 1 else ends
     for n in range(2, min(max_ngram, num_tokens - 1) + 1):
         ends = ends[ends >= n]
         ends = ends[tokens[ends - n] == tokens[-n]]
