@@ -31,22 +31,24 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(quietly())
 
 
-def named(error: BaseException) -> str:
+def named(error: BaseException, *known: type[BaseException]) -> str:
     """An error as text; that of a function that is not written yet, or of a name that does not
-    exist, is raised: its line is what helps. A subclass of an error of the engine is that error.
+    exist, is raised: its line is what helps. A subclass of an error of the engine, or of one of
+    `known`, is that error: what catches the one catches the other.
     """
     if isinstance(error, NotImplementedError | NameError):
         raise error
     kinds = type(error).__mro__
     ours = ("mini_vllm.engine.exceptions", "mini_vllm.errors")
-    kind = next((k for k in kinds if k.__module__ in ours), kinds[0])
+    kind = next((k for k in kinds if k in known or k.__module__ in ours), kinds[0])
     return f"{kind.__name__}: {error}".removesuffix(": ")
 
 
-def how_ended(task: asyncio.Future[Any]) -> str:
+def how_ended(task: asyncio.Future[Any], *known: type[BaseException]) -> str:
+    """What a task returned, or how it failed; `known`: as for `named`."""
     if not task.done():
         return "waits for ever"
     if task.cancelled():
         return "cancelled"
     error = task.exception()
-    return str(task.result()) if error is None else named(error)
+    return str(task.result()) if error is None else named(error, *known)

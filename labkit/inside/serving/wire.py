@@ -77,7 +77,7 @@ def race(
     `fails`: the work raises. `cleanup`: turns that it needs once it is cancelled. `cancelled`:
     turns after which the task that waits for the race is cancelled.
     """
-    from mini_vllm.entrypoints.openai.sse import with_cancellation
+    from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
 
     diary: list[str] = []
 
@@ -124,7 +124,7 @@ def race(
         for one in (*others, task):
             one.cancel()
         await turns(3)
-        return how_ended(task)
+        return how_ended(task, ClientGoneError)
 
     how = run(go())
     return {"how": how, "diary": sorted(diary)}

@@ -1,4 +1,5 @@
-"""An exit stack closes the events; the race tells its end by an event of its own."""
+"""An exit stack closes the events; the race tells its end by an event of its own, and
+raises a subclass."""
 
 
 def sse_event(body):
@@ -19,7 +20,11 @@ async def with_cancellation(receive, work):
         done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if worker in done or worker.done():
             return await worker
-        raise ClientGoneError
+
+        class ClientLeft(ClientGoneError):
+            """It has left while the work ran."""
+
+        raise ClientLeft("while the work ran")
     finally:
         for task in both:
             if not task.done():
