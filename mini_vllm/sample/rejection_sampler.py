@@ -238,12 +238,24 @@ def processed_probs(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
     """
     assert metadata.temperature is not None
     logits = Sampler.apply_processors(logits.float(), metadata)
-    chosen = torch.zeros_like(logits).scatter_(1, greedy_sample(logits).unsqueeze(1), 1.0)
+    chosen = greedy_sample(logits)
     logits = apply_temperature(logits, metadata.temperature)
     if metadata.min_p is not None:
         logits = apply_min_p(logits, metadata.min_p)
-    probs = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p).softmax(dim=-1)
-    return torch.where(metadata.temperature.unsqueeze(1) == 0, chosen, probs)
+    logits = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p)
+    return drawn_probs(logits, chosen, metadata.temperature)
+
+
+def drawn_probs(logits: Tensor, chosen: Tensor, temperature: Tensor) -> Tensor:
+    """softmax(logits) ``[N, V]``; a greedy row has all its probability on the token it chose.
+
+    Args:
+        logits: ``[N, V]`` float32, divided by the temperature already.
+        chosen: ``[N]`` int64.
+        temperature: ``[N]``; 0 marks a greedy row.
+    """
+    one_hot = torch.zeros_like(logits).scatter_(1, chosen.unsqueeze(1), 1.0)
+    return torch.where(temperature.unsqueeze(1) == 0, one_hot, logits.softmax(dim=-1))
 
 
 @dataclass(slots=True)

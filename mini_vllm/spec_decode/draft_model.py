@@ -26,7 +26,7 @@ from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.sample.logits_processors import apply_temperature
 from mini_vllm.sample.metadata import signed_seed
-from mini_vllm.sample.rejection_sampler import DRAFT, stream_numbers
+from mini_vllm.sample.rejection_sampler import DRAFT, drawn_probs, stream_numbers
 from mini_vllm.sample.sampler import greedy_sample, sample_from_logits
 from mini_vllm.spec_decode.narrow_decoder import DecoderCall
 from mini_vllm.spec_decode.proposer import ProposerInput
@@ -270,10 +270,8 @@ class DraftModelProposer:
         seeds = torch.tensor([signed_seed(p) for p in params], device=self.device)
         index = torch.tensor([len(s.output_token_ids) for s in states], device=self.device)
         drawn = sample_from_logits(scaled, stream_numbers(seeds, index + position, DRAFT))
-        greedy = temperature == 0
-        tokens = torch.where(greedy, chosen, drawn)
-        one_hot = torch.zeros_like(scaled).scatter_(1, chosen.unsqueeze(1), 1.0)
-        probs = torch.where(greedy.unsqueeze(1), one_hot, scaled.softmax(dim=-1))
+        tokens = torch.where(temperature == 0, chosen, drawn)
+        probs = drawn_probs(scaled, chosen, temperature)
         for state, row_probs in zip(states, probs, strict=True):
             self._probs.setdefault(state.req_id, []).append(row_probs)
         return tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.entrypoints.bench_requests import SAMPLING
 from mini_vllm.entrypoints.openai.errors import as_api_error
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest
-from mini_vllm.sample import make_sampling_metadata
+from mini_vllm.sample import make_sampling_metadata, sampler
 from mini_vllm.sample.filters import FILTERS, apply_filters, top_n_sigma
 from mini_vllm.sample.rejection_sampler import processed_probs
 from mini_vllm.sample.sampler import Sampler
@@ -79,6 +80,26 @@ def test_plain_sampling_and_drafts_see_one_distribution() -> None:
     drafts = processed_probs(logits, metadata)
     assert torch.equal(plain[0] > -INF, drafts[0] > 0) and (plain[0] == -INF).any()
     assert torch.equal(plain[1], logits[1])
+
+
+def test_drafts_are_judged_by_what_a_plain_row_draws_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both write temperature, min-p, top-k and top-p down: the plain sampler's is a task of the
+    course, which no shared function may take away. So this test holds the two together."""
+    drawn_from: list[torch.Tensor] = []
+    monkeypatch.setattr(sampler, "sample_from_logits", lambda x, uniform: drawn_from.append(x))
+    settings = itertools.product((0.0, 0.5, 2.0), (0.0, 0.2), (0, 5), (1.0, 0.7), (0.0, 1.0))
+    names = ("temperature", "min_p", "top_k", "top_p", "top_n_sigma")
+    given: list[dict[str, Any]] = [dict(zip(names, one, strict=True)) for one in settings]
+    params = [SamplingParams(**one, seed=1) for one in given]
+    metadata = metadata_of(*params)
+    logits = 4 * torch.randn(len(params), 40)
+    judged_by = processed_probs(logits, metadata)
+    Sampler().sample_randomly(Sampler.apply_processors(logits, metadata), metadata)
+    is_random = metadata.temperature > 0
+    assert torch.equal(judged_by[is_random], drawn_from[0].softmax(dim=-1)[is_random])
+    chosen = judged_by[~is_random]
+    assert torch.equal(chosen.argmax(dim=-1), logits[~is_random].argmax(dim=-1))
+    assert (chosen.amax(dim=-1) == 1).all() and (chosen.sum(dim=-1) == 1).all()
 
 
 def test_a_batch_that_does_not_use_it_does_no_work() -> None:
