@@ -7,10 +7,12 @@ needed, and the rate is given. The arithmetic is :mod:`mini_vllm.kv_transfer.eco
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.entrypoints.cli_options import engine_options_of, load_llm
 from mini_vllm.hub import in_units
 from mini_vllm.kv_transfer.economics import (
     LINKS,
@@ -194,3 +196,24 @@ def as_text(found: dict[str, Any], is_measured: bool) -> str:
     slowest = in_units(found["slowest_link_bytes_per_s"])
     lines += ["", f"at {slowest} a second or less, a transfer takes longer than computing the KV"]
     return "\n".join(lines)
+
+
+def run_break_even(args: argparse.Namespace) -> int:
+    """When carrying a prompt's KV over a link beats computing it."""
+    if args.input_len < 1:
+        raise ValueError(f"--input-len is {args.input_len}; it must be at least 1")
+    if args.prefill_rate is None and args.model in by_shape():
+        raise ValueError(
+            f"{args.model} is known by its shape alone, so its speed cannot be measured "
+            "here; give the tokens a second that are computed with --prefill-rate"
+        )
+    options = engine_options_of(args)
+    options.pop("scheduler_cls", None)
+    size = token_bytes(args.model, options)
+    rate = args.prefill_rate or measure_prefill(
+        load_llm(args, enable_prefix_caching=False), args.input_len
+    )
+    found = figures(args.model, size, rate, args.link, args.input_len, args.fixed_ms / 1e3)
+    is_measured = args.prefill_rate is None
+    print(json.dumps(found) if args.json else as_text(found, is_measured))
+    return 0

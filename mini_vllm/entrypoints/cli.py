@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mini_vllm import __version__
 from mini_vllm.config.help_screens import HelpParser
@@ -22,7 +23,6 @@ from mini_vllm.config.options import (
 )
 from mini_vllm.entrypoints.cli_options import (
     DEFAULT_MODEL,
-    MODELS,
     NO_OPTIONS,
     adapters_of,
     add_model_options,
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(complaint(unknown))
     try:
-        return args.run(args)
+        return _imported(args.run)(args)
     except (ValueError, TypeError, OSError, NoProgressError, EngineDeadError) as error:
         print(f"mini_vllm {args.command}: {error}", file=sys.stderr)
         return 2
@@ -114,18 +114,16 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("-v", "--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    known = {run.__name__.removeprefix("run_").replace("_", "-"): run for run in COMMANDS}
-    for name, run in known.items():
-        about, add_options = COMMANDS[run]
+    for name, (about, options, run) in COMMANDS.items():
         command = commands.add_parser(name, help=about)
         command.set_defaults(run=run)
-        if only not in known or only == name:
-            add_options(command)
+        if only not in COMMANDS or only == name:
+            for add_options in options:
+                _imported(add_options)(command)
     return parser
 
 
 def _generate_options(command: argparse.ArgumentParser) -> None:
-    add_model_options(command)
     add_field_options(command, SamplingParams, skip=NO_OPTIONS)
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
     command.add_argument(
@@ -142,7 +140,6 @@ def _generate_options(command: argparse.ArgumentParser) -> None:
 
 
 def _chat_options(command: argparse.ArgumentParser) -> None:
-    add_model_options(command)
     add_field_options(command, SamplingParams, skip=NO_OPTIONS)
     _add_model_tag(command)
     command.add_argument("--system", help="the system message")
@@ -151,57 +148,20 @@ def _chat_options(command: argparse.ArgumentParser) -> None:
 
 
 def _bench_options(command: argparse.ArgumentParser) -> None:
-    add_model_options(command)
     command.add_argument("--num-prompts", type=_positive, default=16, help="how many (16)")
     command.add_argument("--input-len", type=_positive, default=128, help="tokens of each (128)")
     command.add_argument("--output-len", type=_positive, default=64, help="tokens made (64)")
-    command.add_argument("--json", action="store_true", help="figures as one JSON object")
+    _add_json_option(command)
     command.add_argument("--profile", type=Path, metavar="FILE", help="write a trace for Perfetto")
-
-
-def _bench_serve_options(command: argparse.ArgumentParser) -> None:
-    from mini_vllm.entrypoints.bench_serve import add_bench_serve_options
-
-    add_bench_serve_options(command)
-
-
-def _info_options(command: argparse.ArgumentParser) -> None:
-    add_model_options(command)
-    _add_model_tag(command)
-    command.add_argument("--json", action="store_true", help="figures as one JSON object")
-
-
-def _break_even_options(command: argparse.ArgumentParser) -> None:
-    from mini_vllm.entrypoints.break_even import add_break_even_options
-
-    add_model_options(command)
-    add_break_even_options(command)
-
-
-def _experts_options(command: argparse.ArgumentParser) -> None:
-    from mini_vllm.entrypoints.experts import add_experts_options
-
-    add_model_options(command)
-    add_experts_options(command)
-
-
-def _serve_options(command: argparse.ArgumentParser) -> None:
-    from mini_vllm.entrypoints.serve import add_serve_options
-
-    add_model_options(command)
-    _add_model_tag(command)
-    add_serve_options(command)
-
-
-def _quantize_options(command: argparse.ArgumentParser) -> None:
-    from mini_vllm.entrypoints.quantize import add_quantize_options
-
-    add_quantize_options(command, MODELS)
 
 
 def _add_model_tag(command: argparse.ArgumentParser) -> None:
     about = "another way to say --model"
     command.add_argument("model_tag", nargs="?", metavar="MODEL", help=about)
+
+
+def _add_json_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="figures as one JSON object")
 
 
 def _add_image_option(command: argparse.ArgumentParser) -> None:
@@ -356,20 +316,6 @@ def run_bench(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_bench_serve(args: argparse.Namespace) -> int:
-    """Ask a running server, and say how fast it answers."""
-    from mini_vllm.entrypoints.bench_serve import run_bench_serve as bench_serve
-
-    return bench_serve(args)
-
-
-def run_quantize(args: argparse.Namespace) -> int:
-    """Write a quantised copy of a checkpoint."""
-    from mini_vllm.entrypoints.quantize import run_quantize as quantize
-
-    return quantize(args)
-
-
 def run_serve(args: argparse.Namespace) -> int:
     """Serve HTTP until SIGTERM."""
     say_start(args.model)
@@ -379,53 +325,6 @@ def run_serve(args: argparse.Namespace) -> int:
     if options.pop("scheduler_cls", None) is not None:
         options["scheduler"] = args.scheduler  # a class cannot be sent to another process
     return serve(args, options)
-
-
-def run_info(args: argparse.Namespace) -> int:
-    """What a model needs and what this machine offers, before anything is loaded."""
-    from mini_vllm.entrypoints.info import as_text, describe
-
-    options = engine_options_of(args)
-    options.pop("scheduler_cls", None)
-    figures = describe(args.model, **options)
-    print(json.dumps(figures) if args.json else as_text(figures))
-    return 0
-
-
-def run_experts(args: argparse.Namespace) -> int:
-    """Which of a model's experts are hot."""
-    from mini_vllm.entrypoints.experts import run_with
-
-    return run_with(load_llm(args), args)
-
-
-def run_break_even(args: argparse.Namespace) -> int:
-    """When carrying a prompt's KV over a link beats computing it."""
-    from mini_vllm.entrypoints.break_even import (
-        as_text,
-        by_shape,
-        figures,
-        measure_prefill,
-        token_bytes,
-    )
-
-    if args.input_len < 1:
-        raise ValueError(f"--input-len is {args.input_len}; it must be at least 1")
-    if args.prefill_rate is None and args.model in by_shape():
-        raise ValueError(
-            f"{args.model} is known by its shape alone, so its speed cannot be measured "
-            "here; give the tokens a second that are computed with --prefill-rate"
-        )
-    options = engine_options_of(args)
-    options.pop("scheduler_cls", None)
-    size = token_bytes(args.model, options)
-    rate = args.prefill_rate or measure_prefill(
-        load_llm(args, enable_prefix_caching=False), args.input_len
-    )
-    found = figures(args.model, size, rate, args.link, args.input_len, args.fixed_ms / 1e3)
-    is_measured = args.prefill_rate is None
-    print(json.dumps(found) if args.json else as_text(found, is_measured))
-    return 0
 
 
 def run_demo(args: argparse.Namespace) -> int:
@@ -439,19 +338,64 @@ def run_demo(args: argparse.Namespace) -> int:
     return run(args.model, options)
 
 
-COMMANDS: dict[Callable[[argparse.Namespace], int], tuple[str, Callable[..., None]]] = {
-    run_generate: ("complete one or more prompts", _generate_options),
-    run_chat: ("talk to the model", _chat_options),
-    run_bench: ("offline throughput on random prompts", _bench_options),
-    run_bench_serve: (
-        "`bench serve`: latencies and throughput of a running server",
-        _bench_serve_options,
+class Command(NamedTuple):
+    """A command: what it is for, what adds its options and what runs it.
+
+    A name such as "info:run_info" stands for a function of a module beside this one, which is
+    imported when it is asked for: some of them take time to import.
+    """
+
+    about: str
+    options: Sequence[str | Callable[[argparse.ArgumentParser], None]]
+    run: str | Callable[[argparse.Namespace], int]
+
+
+def _imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(f"mini_vllm.entrypoints.{module}"), name)
+
+
+COMMANDS = {
+    "generate": Command(
+        "complete one or more prompts", (add_model_options, _generate_options), run_generate
     ),
-    run_info: ("what a model needs and what this machine offers", _info_options),
-    run_break_even: ("from which length on KV is worth carrying", _break_even_options),
-    run_experts: ("which experts of a mixture texts use", _experts_options),
-    run_serve: ("an HTTP server that speaks OpenAI's interface", _serve_options),
-    run_quantize: ("write a quantised copy of a checkpoint", _quantize_options),
-    run_demo: ("see chunked prefill, prefix hits and a preemption", add_model_options),
+    "chat": Command("talk to the model", (add_model_options, _chat_options), run_chat),
+    "bench": Command(
+        "offline throughput on random prompts", (add_model_options, _bench_options), run_bench
+    ),
+    "bench-serve": Command(
+        "`bench serve`: latencies and throughput of a running server",
+        ("bench_serve:add_bench_serve_options",),
+        "bench_serve:run_bench_serve",
+    ),
+    "info": Command(
+        "what a model needs and what this machine offers",
+        (add_model_options, _add_model_tag, _add_json_option),
+        "info:run_info",
+    ),
+    "break-even": Command(
+        "from which length on KV is worth carrying",
+        (add_model_options, "break_even:add_break_even_options"),
+        "break_even:run_break_even",
+    ),
+    "experts": Command(
+        "which experts of a mixture texts use",
+        (add_model_options, "experts:add_experts_options"),
+        "experts:run_experts",
+    ),
+    "serve": Command(
+        "an HTTP server that speaks OpenAI's interface",
+        (add_model_options, _add_model_tag, "serve:add_serve_options"),
+        run_serve,
+    ),
+    "quantize": Command(
+        "write a quantised copy of a checkpoint",
+        ("quantize:add_quantize_options",),
+        "quantize:run_quantize",
+    ),
+    "demo": Command(
+        "see chunked prefill, prefix hits and a preemption", (add_model_options,), run_demo
+    ),
 }
-"""What each command is for, and what adds its options; its name is that of its function."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.entrypoints.cli_options import load_llm
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def counted(model: nn.Module) -> Iterator[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def run_experts(args: argparse.Namespace) -> int:
+    """Load the model and run :func:`run_with`."""
+    return run_with(load_llm(args), args)
 
 
 def run_with(llm: LLM, args: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ of the real one, quantised or not. From a hub only the small files come.
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import time
 from collections import Counter
@@ -19,6 +21,7 @@ from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine.checked_config import make_engine_config, with_hybrid_kv_cache
 from mini_vllm.engine.startup import with_blocks
+from mini_vllm.entrypoints.cli_options import engine_options_of
 from mini_vllm.hub import in_units
 from mini_vllm.model.build import default_dtype, loaded_dtype, resolve_dtype
 from mini_vllm.model.config import load_config
@@ -40,6 +43,15 @@ from mini_vllm.worker.kv_cache import (
 
 BANDWIDTH_BYTES = 256 * 2**20
 BANDWIDTH_SECONDS = 0.3
+
+
+def run_info(args: argparse.Namespace) -> int:
+    """Print it, before anything is loaded."""
+    options = engine_options_of(args)
+    options.pop("scheduler_cls", None)
+    figures = describe(args.model, **options)
+    print(json.dumps(figures) if args.json else as_text(figures))
+    return 0
 
 
 def describe(model: str | Path, **options: Any) -> dict[str, Any]:

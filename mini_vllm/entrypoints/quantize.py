@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mini_vllm.entrypoints.cli_options import MODELS
 
-def add_quantize_options(command: argparse.ArgumentParser, models: str) -> None:
-    """What says which checkpoint becomes which other: no engine runs, so none of its options.
 
-    Args:
-        models: names of models that are known without a folder.
-    """
-    command.add_argument("model", metavar="MODEL", help=f"folder, or one of {models}")
+def add_quantize_options(command: argparse.ArgumentParser) -> None:
+    """What says which checkpoint becomes which other: no engine runs, so none of its options."""
+    command.add_argument("model", metavar="MODEL", help=f"folder, or one of {MODELS}")
     command.add_argument(
         "-o", "--output-dir", type=Path, required=True, metavar="FOLDER", help="where the copy goes"
     )
