@@ -115,3 +115,19 @@ def show(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 512:
         return f"an integer of {value.bit_length()} bits"  # Python may refuse to print it
     return _SHORT.repr(value)
+
+
+def bad_value(
+    name: str, value: Any, rule: str, *, param: str | None = None, fix: str = ""
+) -> RequestError:
+    """The error of one value that is against a rule: ``top_p is 2; it must be at most 1``.
+
+    Args:
+        name: what holds the value.
+        rule: what it must be, and what to do.
+        param: the parameter that ``name`` is a part of; None: ``name`` is the parameter.
+        fix: see :class:`RequestError`.
+    """
+    return RequestError(
+        f"{name} is {show(value)}; {rule}", param=param or name, value=value, fix=fix
+    )

@@ -8,7 +8,7 @@ from dataclasses import fields
 from numbers import Integral, Rational
 from typing import Any
 
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 
 MAX_INT64 = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -114,12 +114,7 @@ def check_scalar(
         too_big = abs(plain) > (MAX_INT64 if kind is Integral else MAX_FLOAT32)
         holder = "int64" if kind is Integral else "float32"
         limit += f", and {holder} must hold it" if too_big else ""
-        raise RequestError(
-            f"{name} is {show(plain)}; it must be {limit}",
-            param=name.partition("[")[0],
-            value=plain,
-            fix=fix,
-        )
+        raise bad_value(name, plain, f"it must be {limit}", param=name.partition("[")[0], fix=fix)
     return plain
 
 
@@ -129,11 +124,7 @@ def check_list(
     if not isinstance(values, list) or not all(
         isinstance(value, kind) and not isinstance(value, bool) for value in values
     ):
-        raise RequestError(
-            f"{name} is {show(values)}; it must be a list of {noun}",
-            param=param or name,
-            value=values,
-        )
+        raise bad_value(name, values, f"it must be a list of {noun}", param=param or name)
     return list(values)
 
 

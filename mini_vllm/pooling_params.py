@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from mini_vllm.config.pooler import POOLING_TASKS, PoolerConfig
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.sampling_params import RequestOutputKind
 
 OF_STEP = ("step_tag_id", "returned_token_ids")
@@ -101,19 +101,11 @@ class PoolingParams:
             raise ValueError(f"Unknown pooling task: {show(self.task)}; {_one_of(POOLING_TASKS)}")
         for name in ("use_activation", "skip_reading_prefix_cache"):
             if not isinstance(value := getattr(self, name), bool | None):
-                raise RequestError(
-                    f"{name} is {show(value)}; it must be True, False or None",
-                    param=name,
-                    value=value,
-                )
+                raise bad_value(name, value, "it must be True, False or None")
         for name, least in (("dimensions", 1), ("step_tag_id", 0), ("truncate_prompt_tokens", -1)):
             value = getattr(self, name)
             if value is not None and not (type(value) is int and least <= value < 2**63):
-                raise RequestError(
-                    f"{name} is {show(value)}; it must be a whole number of at least {least}",
-                    param=name,
-                    value=value,
-                )
+                raise bad_value(name, value, f"it must be a whole number of at least {least}")
         if not isinstance(self.extra_kwargs, Mapping | None):
             raise ValueError(f"extra_kwargs is {show(self.extra_kwargs)}; it must be a dict")
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from numbers import Integral
 from typing import Any, NamedTuple, TypedDict
 
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value
 from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
 
@@ -31,11 +31,7 @@ class RequestOutputKind(IntEnum):
     @classmethod
     def _missing_(cls, value: object) -> RequestOutputKind:
         names = ", ".join(f"RequestOutputKind.{kind.name}" for kind in cls)
-        raise RequestError(
-            f"output_kind is {show(value)}; it must be one of {names}",
-            param="output_kind",
-            value=value,
-        )
+        raise bad_value("output_kind", value, f"it must be one of {names}")
 
 
 class Number(NamedTuple):
@@ -100,10 +96,8 @@ class RepetitionDetectionParams:
     def __post_init__(self) -> None:
         for name in ("max_pattern_size", "min_pattern_size", "min_count"):
             if isinstance(value := getattr(self, name), bool) or not isinstance(value, int):
-                raise RequestError(
-                    f"{name} is {show(value)}; it must be a whole number",
-                    param="repetition_detection",
-                    value=value,
+                raise bad_value(
+                    name, value, "it must be a whole number", param="repetition_detection"
                 )
         if not 0 <= self.min_pattern_size <= self.max_pattern_size:
             raise RequestError(
@@ -114,10 +108,11 @@ class RepetitionDetectionParams:
                 fix="set both to 0 to switch repetition_detection off",
             )
         if self.max_pattern_size > 0 and self.min_count < 2:
-            raise RequestError(
-                f"min_count is {self.min_count}; a repetition has at least 2 copies",
+            raise bad_value(
+                "min_count",
+                self.min_count,
+                "a repetition has at least 2 copies",
                 param="repetition_detection",
-                value=self.min_count,
                 fix="set max_pattern_size to 0 to switch repetition_detection off",
             )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Unpack
 
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.param_checks import (
     MAX_FLOAT32,
     MAX_INT64,
@@ -204,14 +204,10 @@ class SamplingParams(_Checked):
             setattr(self, name, value)
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
-                raise RequestError(
-                    f"{name} is {show(value)}; it must be True or False", param=name, value=value
-                )
+                raise bad_value(name, value, "it must be True or False")
         for name, (only, why) in _FIXED.items():
             if (value := getattr(self, name)) != only:
-                raise RequestError(
-                    f"{name} is {show(value)}; it must be {only}: {why}", param=name, value=value
-                )
+                raise bad_value(name, value, f"it must be {only}: {why}")
         self._check_lists()
         self._check_late_arrivals()
         self._check_combinations()
@@ -244,11 +240,10 @@ class SamplingParams(_Checked):
                 raise RequestError(message, param="structured_outputs")
             self.structured_outputs = StructuredOutputsParams(**self.structured_outputs)
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
-            raise RequestError(
-                f"structured_outputs is {self.structured_outputs!r}; it must be "
-                "StructuredOutputsParams(...), a dict or None",
-                param="structured_outputs",
-                value=self.structured_outputs,
+            raise bad_value(
+                "structured_outputs",
+                self.structured_outputs,
+                "it must be StructuredOutputsParams(...), a dict or None",
             )
 
     def _check_lists(self) -> None:
@@ -275,9 +270,7 @@ class SamplingParams(_Checked):
                 )
         for name in ("logit_bias", "extra_args"):
             if not isinstance(value := getattr(self, name), dict | None):
-                raise RequestError(
-                    f"{name} is {show(value)}; it must be a dict or None", param=name, value=value
-                )
+                raise bad_value(name, value, "it must be a dict or None")
         if self.logit_bias is not None:
             self.logit_bias = {
                 token_id: check_scalar(
@@ -310,18 +303,16 @@ class SamplingParams(_Checked):
         if self.skip_reading_prefix_cache is None:  # they need the logits of every prompt token
             self.skip_reading_prefix_cache = self.prompt_logprobs is not None
         if not isinstance(self.skip_reading_prefix_cache, bool):
-            raise RequestError(
-                f"skip_reading_prefix_cache is {show(self.skip_reading_prefix_cache)}; it must be "
-                "True, False or None",
-                param="skip_reading_prefix_cache",
-                value=self.skip_reading_prefix_cache,
+            raise bad_value(
+                "skip_reading_prefix_cache",
+                self.skip_reading_prefix_cache,
+                "it must be True, False or None",
             )
         if self.thinking_token_budget is not None:
-            raise RequestError(
-                f"thinking_token_budget is {show(self.thinking_token_budget)}; thoughts "
-                "have no budget of their own; leave it out, or use max_tokens",
-                param="thinking_token_budget",
-                value=self.thinking_token_budget,
+            raise bad_value(
+                "thinking_token_budget",
+                self.thinking_token_budget,
+                "thoughts have no budget of their own; leave it out, or use max_tokens",
             )
         if isinstance(self.repetition_detection, Mapping):
             if message := unknown_names(
@@ -330,20 +321,19 @@ class SamplingParams(_Checked):
                 raise RequestError(message, param="repetition_detection")
             self.repetition_detection = RepetitionDetectionParams(**self.repetition_detection)
         if not isinstance(self.repetition_detection, RepetitionDetectionParams | None):
-            raise RequestError(
-                f"repetition_detection is {show(self.repetition_detection)}; it must be "
-                "RepetitionDetectionParams(...), a dict or None",
-                param="repetition_detection",
-                value=self.repetition_detection,
+            raise bad_value(
+                "repetition_detection",
+                self.repetition_detection,
+                "it must be RepetitionDetectionParams(...), a dict or None",
             )
 
     def _check_combinations(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(
-                f"min_tokens is {self.min_tokens}; it must be at most max_tokens, which is "
-                f"{self.max_tokens}; raise max_tokens or lower min_tokens",
-                param="min_tokens",
-                value=self.min_tokens,
+            raise bad_value(
+                "min_tokens",
+                self.min_tokens,
+                f"it must be at most max_tokens, which is {self.max_tokens}; raise max_tokens or "
+                "lower min_tokens",
             )
         if self.stop and not self.detokenize:
             raise RequestError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.param_checks import check_list, unknown_names
 
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_bad = partial(bad_value, param="structured_outputs")
 
 
 @dataclass
@@ -77,35 +79,15 @@ class StructuredOutputsParams:
                     param="structured_outputs",
                 )
         if not isinstance(flag := self.disable_any_whitespace, bool):
-            raise RequestError(
-                f"disable_any_whitespace is {show(flag)}; it must be True or False",
-                param="structured_outputs",
-                value=flag,
-            )
+            raise _bad("disable_any_whitespace", flag, "it must be True or False")
         if not isinstance(ended := self.reasoning_ended, bool | None):
-            raise RequestError(
-                f"reasoning_ended is {show(ended)}; it must be True, False or None",
-                param="structured_outputs",
-                value=ended,
-            )
+            raise _bad("reasoning_ended", ended, "it must be True, False or None")
         if self.json_object is not None and self.json_object is not True:
-            raise RequestError(
-                f"json_object is {self.json_object!r}; set it to True or leave it out",
-                param="structured_outputs",
-                value=self.json_object,
-            )
+            raise _bad("json_object", self.json_object, "set it to True or leave it out")
         if not isinstance(self.json, str | dict | None):
-            raise RequestError(
-                f"json is {self.json!r}; it must be a JSON schema, a dict or its text",
-                param="structured_outputs",
-                value=self.json,
-            )
+            raise _bad("json", self.json, "it must be a JSON schema, a dict or its text")
         if not isinstance(tag := self.structural_tag, str | dict | None):
-            raise RequestError(
-                f"structural_tag is {show(tag)}; it must be a dict, or its JSON text",
-                param="structured_outputs",
-                value=tag,
-            )
+            raise _bad("structural_tag", tag, "it must be a dict, or its JSON text")
         for name in ("json", "structural_tag"):
             if isinstance(value := getattr(self, name), dict):
                 try:
@@ -121,11 +103,7 @@ class StructuredOutputsParams:
                     ) from None
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
-                raise RequestError(
-                    f"{name} is {value!r}; it must be a string",
-                    param="structured_outputs",
-                    value=value,
-                )
+                raise _bad(name, value, "it must be a string")
         if self.grammar is not None and not self.grammar.strip():
             raise RequestError(
                 "grammar is blank; write at least a rule root ::= ...", param="structured_outputs"

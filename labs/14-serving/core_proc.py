@@ -42,7 +42,7 @@ from mini_vllm.engine.clients.messages import (
     decode_seconds,
     encode,
 )
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import bad_value, show
 
 if TYPE_CHECKING:
     from mini_vllm.engine.core import EngineCore
@@ -239,9 +239,7 @@ class EngineCoreProc:
             done.set_result(None)
             return done
         if mode not in ("abort", "wait"):
-            raise RequestError(
-                f"mode is {mode!r}; it must be 'abort', 'wait' or 'keep'", param="mode", value=mode
-            )
+            raise bad_value("mode", mode, "it must be 'abort', 'wait' or 'keep'")
         if mode == "abort":
             self._send_aborted(self.core.abort_requests(list(scheduler.requests)))
         scheduler.pause_state = PauseState.PAUSED_NEW

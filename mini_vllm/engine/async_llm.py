@@ -42,7 +42,7 @@ from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parts.images import make_image_processor
 from mini_vllm.engine.parts.limits import PromptLimits
 from mini_vllm.engine.startup import with_limits
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import bad_value, show
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.kv_transfer.params import holder_of
 from mini_vllm.lora.request import LoRARequest
@@ -67,11 +67,7 @@ def check_rank(rank: int | None, num_engines: int) -> None:
     """Raises ValueError for an engine that is not there."""
     if rank is not None and not (type(rank) is int and 0 <= rank < num_engines):
         most = f"from 0 to {num_engines - 1}" if num_engines > 1 else "0, for there is one engine"
-        raise RequestError(
-            f"data_parallel_rank is {show(rank)}; it must be {most}",
-            param="data_parallel_rank",
-            value=rank,
-        )
+        raise bad_value("data_parallel_rank", rank, f"it must be {most}")
 
 
 def start_engines(
@@ -430,11 +426,8 @@ class AsyncLLM(OnlinePooling, EngineControls):
         given = [request_id] if isinstance(request_id, str) else request_id
         names = list(given) if isinstance(given, Iterable) else [given]
         if not all(isinstance(name, str) for name in names):
-            raise RequestError(
-                f"request_id is {show(request_id)}; it must be the name of a request, or a list "
-                "of names",
-                param="request_id",
-                value=request_id,
+            raise bad_value(
+                "request_id", request_id, "it must be the name of a request, or a list of names"
             )
         for stream in [s for s in self._streams.values() if s.external_id in names]:
             self._abort_stream(stream)

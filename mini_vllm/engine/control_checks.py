@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_vllm.config.checks import require_flag
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import bad_value
 
 SLEEP_TAGS = frozenset({"weights", "kv_cache"})
 """What level 1 of sleep gives back, in vLLM's words."""
@@ -21,43 +21,27 @@ def check_tags(tags: Sequence[str] | None) -> frozenset[str]:
         return SLEEP_TAGS
     given = {tags} if isinstance(tags, str) else set(tags)
     if isinstance(tags, str) or given - SLEEP_TAGS:
-        raise RequestError(
-            f"tags is {show(tags)}; it must be None, or a list of 'weights' and 'kv_cache'",
-            param="tags",
-            value=tags,
-        )
+        raise bad_value("tags", tags, "it must be None, or a list of 'weights' and 'kv_cache'")
     return frozenset(given)
 
 
 def check_sleep(level: int, mode: str) -> None:
     """Raises ValueError for a kind of sleep that there is not."""
     if level != 1:
-        raise RequestError(
-            f"level is {show(level)}; only level 1 is supported", param="level", value=level
-        )
+        raise bad_value("level", level, "only level 1 is supported")
     if mode not in ("abort", "wait"):
-        raise RequestError(
-            f"mode is {show(mode)}; it must be 'abort' or 'wait'", param="mode", value=mode
-        )
+        raise bad_value("mode", mode, "it must be 'abort' or 'wait'")
 
 
 def check_reset(reset_running_requests: bool, reset_connector: bool) -> None:
     """Raises ValueError: what a connector keeps elsewhere is not forgotten from here."""
     require_flag("reset_running_requests", reset_running_requests)
     if reset_connector:
-        raise RequestError(
-            f"reset_connector is {show(reset_connector)}; only False is supported",
-            param="reset_connector",
-            value=reset_connector,
-        )
+        raise bad_value("reset_connector", reset_connector, "only False is supported")
 
 
 def check_seconds(name: str, seconds: float) -> None:
     """Raises ValueError for what is no time to wait."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not (is_number and 0 <= seconds < float("inf")):
-        raise RequestError(
-            f"{name} is {show(seconds)}; it must be a number of seconds, at least 0",
-            param=name,
-            value=seconds,
-        )
+        raise bad_value(name, seconds, "it must be a number of seconds, at least 0")

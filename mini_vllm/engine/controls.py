@@ -19,7 +19,7 @@ from mini_vllm.engine.control_checks import (
     check_sleep,
     check_tags,
 )
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import bad_value, show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import ServiceStats
@@ -95,11 +95,7 @@ class EngineControls(ABC):
         Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
         """
         if mode not in ("abort", "wait", "keep"):
-            raise RequestError(
-                f"mode is {show(mode)}; it must be 'abort', 'wait' or 'keep'",
-                param="mode",
-                value=mode,
-            )
+            raise bad_value("mode", mode, "it must be 'abort', 'wait' or 'keep'")
         await self.call("pause_generation", mode, clear_cache)
 
     async def resume_generation(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.parallel_sampling import child_requests
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.inputs import PromptType
 from mini_vllm.kv_transfer.params import check_params
 from mini_vllm.lora.request import LoRARequest, per_completion
@@ -175,26 +175,14 @@ class InputProcessor:
             ValueError: that names the argument, its value and what it must be.
         """
         if not (isinstance(request_id, str) and is_text(request_id)):
-            raise RequestError(
-                f"request_id is {show(request_id)}; it must be a string of text",
-                param="request_id",
-                value=request_id,
-            )
+            raise bad_value("request_id", request_id, "it must be a string of text")
         self._check_kind(params)
         is_integer = isinstance(priority, int) and not isinstance(priority, bool)
         if not (is_integer and abs(priority) <= MAX_INT64):
-            raise RequestError(
-                f"priority is {show(priority)}; it must be an integer that fits int64",
-                param="priority",
-                value=priority,
-            )
+            raise bad_value("priority", priority, "it must be an integer that fits int64")
         is_salt = isinstance(cache_salt, str) and cache_salt and is_text(cache_salt)
         if cache_salt is not None and not is_salt:
-            raise RequestError(
-                f"cache_salt is {show(cache_salt)}; it must be a string of text, or left out",
-                param="cache_salt",
-                value=cache_salt,
-            )
+            raise bad_value("cache_salt", cache_salt, "it must be a string of text, or left out")
 
     def _check_kind(self, params: Any) -> None:
         """Source: vllm/v1/engine/input_processor.py#L82-L130 (InputProcessor._validate_params)
@@ -208,11 +196,7 @@ class InputProcessor:
             return
         if not isinstance(params, SamplingParams):
             kind = "SamplingParams" if self.pooling is None else "PoolingParams"
-            raise RequestError(
-                f"sampling_params is {show(params)}; it must be a {kind}",
-                param="sampling_params",
-                value=params,
-            )
+            raise bad_value("sampling_params", params, f"it must be a {kind}")
         if self.pooling is not None:
             raise ValueError(
                 "This model does not support generation; pass PoolingParams, or start it with "
@@ -329,11 +313,11 @@ class InputProcessor:
         most = vocab_size if self.max_logprobs == -1 else self.max_logprobs
         number = vocab_size if wanted == -1 else wanted
         if not 0 <= number <= most:
-            raise RequestError(
-                f"{name} is {wanted}; it must be between 0 and {most}, the engine's max_logprobs; "
-                f"ask for fewer, or start it with more (-1: all {vocab_size} of the vocabulary)",
-                param=name,
-                value=wanted,
+            raise bad_value(
+                name,
+                wanted,
+                f"it must be between 0 and {most}, the engine's max_logprobs; ask for fewer, or "
+                f"start it with more (-1: all {vocab_size} of the vocabulary)",
             )
         return number
 

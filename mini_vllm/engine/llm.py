@@ -34,7 +34,7 @@ from mini_vllm.engine.offline_inputs import (
     progress_bar,
 )
 from mini_vllm.engine.offline_pooling import OfflinePooling
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import bad_value, show
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
@@ -234,11 +234,11 @@ class LLM(OfflinePooling):
                 "are given text here; pass 'auto' or 'string'"
             )
         if not isinstance(messages, list | tuple):
-            raise RequestError(
-                f"messages is {show(messages)}; it must be a list such as "
-                "[{'role': 'user', 'content': '...'}], or a list of such lists",
-                param="messages",
-                value=messages,
+            raise bad_value(
+                "messages",
+                messages,
+                "it must be a list such as [{'role': 'user', 'content': '...'}], or a list of "
+                "such lists",
             )
         options = dict(chat_template_kwargs or {}) | {
             "template": chat_template,
@@ -494,11 +494,7 @@ class LLM(OfflinePooling):
         )
         loras = loras_per_prompt(prompts, lora_request)
         if not isinstance(priority, Sequence | None):
-            raise RequestError(
-                f"priority is {show(priority)}; pass a list with one for each prompt",
-                param="priority",
-                value=priority,
-            )
+            raise bad_value("priority", priority, "pass a list with one for each prompt")
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise ValueError(
@@ -572,11 +568,8 @@ def _per_prompt(
     if isinstance(params, SamplingParams):
         return [params] * len(prompts)
     if isinstance(params, str) or not isinstance(params, Sequence):
-        raise RequestError(
-            f"sampling_params is {show(params)}; pass a SamplingParams, or a list with one for "
-            "each prompt",
-            param="sampling_params",
-            value=params,
+        raise bad_value(
+            "sampling_params", params, "pass a SamplingParams, or a list with one for each prompt"
         )
     if len(params) != len(prompts):
         raise ValueError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mini_vllm.engine.chat_template import render_chat
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.inputs import PromptType
 from mini_vllm.param_checks import check_context
 from mini_vllm.pooling.config import PoolingArgs
@@ -74,11 +74,7 @@ class Tokenization:
         """Raises ValueError for more tokens than the model reads, or a side that there is not."""
         keep, side = self.truncate_prompt_tokens, self.truncation_side
         if side not in SIDES:
-            raise RequestError(
-                f"truncation_side is {show(side)}; it must be 'left' or 'right'",
-                param="truncation_side",
-                value=side,
-            )
+            raise bad_value("truncation_side", side, "it must be 'left' or 'right'")
         if keep is not None and not (type(keep) is int and -1 <= keep <= max_model_len):
             raise RequestError(
                 f"truncate_prompt_tokens value is {show(keep)}; it must be at least -1, and must "

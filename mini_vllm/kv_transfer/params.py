@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.kv_transfer.identity import prompt_identity
 from mini_vllm.request import Request
 
@@ -48,11 +48,7 @@ def check_params(params: Any) -> None:
     if params is None:
         return
     if not isinstance(params, Mapping):
-        raise RequestError(
-            f"kv_transfer_params is {show(params)}; it must be an object or left out",
-            param="kv_transfer_params",
-            value=params,
-        )
+        raise bad_value("kv_transfer_params", params, "it must be an object or left out")
     if params.get("do_remote_prefill") and params.get("do_remote_decode"):
         raise RequestError(
             "kv_transfer_params has do_remote_prefill and do_remote_decode; a request either "
@@ -127,17 +123,19 @@ def read_remote_prefill(params: Mapping[str, Any]) -> RemotePrefill | None:
             )
     block_ids = params["remote_block_ids"]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in block_ids):
-        raise RequestError(
-            f"remote_block_ids is {show(block_ids)}; it must be a list of block ids",
+        raise bad_value(
+            "remote_block_ids",
+            block_ids,
+            "it must be a list of block ids",
             param="kv_transfer_params",
-            value=block_ids,
         )
     num_tokens = params.get("remote_num_tokens")
     if not isinstance(num_tokens, int) or num_tokens < 1:
-        raise RequestError(
-            f"remote_num_tokens is {show(num_tokens)}; it must be the prompt's length",
+        raise bad_value(
+            "remote_num_tokens",
+            num_tokens,
+            "it must be the prompt's length",
             param="kv_transfer_params",
-            value=num_tokens,
         )
     return RemotePrefill(
         params["remote_engine_id"],

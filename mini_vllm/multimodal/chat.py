@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.multimodal.media import MediaURL
 from mini_vllm.multimodal.processing import PLACEHOLDER
 
@@ -61,9 +61,7 @@ def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, A
 def check_messages(messages: Any) -> None:
     """Raises ValueError for what is no list of mappings; what they hold is looked at later."""
     if not isinstance(messages, list | tuple):
-        raise RequestError(
-            f"messages is {show(messages)}; it must be a list", param="messages", value=messages
-        )
+        raise bad_value("messages", messages, "it must be a list")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise RequestError(
