@@ -354,22 +354,7 @@ def test_an_equivalent_that_leaves_a_sample_makes_room_for_one(
     assert (line.good, line.total, line.wrong) == (10, 10, [])
 
 
-UNMEASURED: dict[str, str] = {
-    "18": "60 changes by rule were drawn before its last tests were added, and not since",
-}
-"""Phases whose suites were not measured by rule so far, and why; a record takes a phase off."""
-
-
-def test_what_is_unmeasured_has_no_record() -> None:
-    recorded = quality.recorded(COURSE.root)
-    assert not {COURSE.phase(number).slug for number in UNMEASURED} & set(recorded)
-
-
-@pytest.mark.parametrize(
-    "phase",
-    [phase for phase in COURSE.ready if phase.number not in UNMEASURED],
-    ids=lambda phase: phase.number,
-)
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
     """Whoever changes a graded function or names a mistake measures the suite again.
 
@@ -388,11 +373,7 @@ def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
 
 @pytest.mark.serial
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    "phase",
-    [phase for phase in COURSE.ready if phase.number not in UNMEASURED],
-    ids=lambda phase: phase.number,
-)
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_a_few_changes_are_noticed(phase: Phase) -> None:
     """All of them: `suite-quality --only changes --sample 0`."""
     with warm.children():
