@@ -40,7 +40,7 @@ def choose_qparams(
     contains 0, is cut into 2^bits - 1 steps; zero lies where 0 falls, rounded.
 
     A group without any number but 0 has scale 1. Weights are measured in float32 or finer,
-    whatever their dtype.
+    whatever their dtype. `weight` stays as it is.
 
     Returns:
         scale `[N, G]` float32 and zero `[N, G]` int32.

@@ -21,7 +21,7 @@ def smooth_scales(x_absmax: Tensor, w_absmax: Tensor, alpha: float = 0.5) -> Ten
         alpha: how much of the difficulty moves into the weights. 1: all inputs become equally
             large; 0: all columns of the weights do; 0.5: both meet in the middle.
 
-    Magnitudes and results are at least MIN_MAGNITUDE. Returns `[K]`.
+    Magnitudes and results are at least MIN_MAGNITUDE; what is given stays as it is. Returns `[K]`.
 
     Source: https://arxiv.org/abs/2211.10438, equation 4.
     """
