@@ -105,7 +105,7 @@ class RowParallel:
 
     @property
     def adds_bias(self) -> bool:
-        """The bias is in the sum once: rank 0 adds it."""
+        """The bias is in the sum once: the first rank of the group adds it."""
         # TODO 10.5
         raise NotImplementedError(
             "TODO 10.5: write RowParallel.adds_bias in labs/10-distributed/linear.py"

@@ -109,7 +109,7 @@ class RowParallel:
 
     @property
     def adds_bias(self) -> bool:
-        """The bias is in the sum once: rank 0 adds it."""
+        """The bias is in the sum once: the first rank of the group adds it."""
         return self.group.is_first_rank
 
     def parts(self, input_size: int, output_sizes: Sequence[int]) -> list[Part]:
