@@ -53,7 +53,7 @@ def attend_within_pictures(
     query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]
 ) -> Tensor:
     """Attention without a mask inside each picture, and none between pictures. Scores are divided
-    by the square root of D.
+    by the square root of D, and may be in the thousands.
 
     All are `[P, heads, D]`, the patches of several pictures one after another; `lengths` says how
     many belong to each. Returns `[P, heads, D]` in the dtype of `query`.
