@@ -198,7 +198,7 @@ def keep_until_rejected(
 
     Args:
         accepted: ``[B, K]`` bool; what stands behind a request's drafts does not matter.
-        tokens: ``[B, K]``, what to say in each draft's place.
+        tokens: ``[B, K]``, what to say in each draft's place. Both stay as they are.
 
     Returns:
         ``[B, K + 1]`` int64.

@@ -27,7 +27,8 @@ def num_valid_tokens(
     """How many of the tokens that a step computed stay: all but the rejected drafts.
 
     A request that got s tokens has had s - 1 drafts accepted; the last of the s is the target's
-    own and is not computed yet. One without a token (inside its prompt) has no drafts either.
+    own and is not computed yet. One without a token (inside its prompt) has no drafts either. The
+    three arrays stay as they are.
 
     Args:
         num_scheduled: ``[R]``, tokens computed in the step, drafts included.
