@@ -27,7 +27,8 @@ def kl_divergence(original: Tensor, other: Tensor) -> Tensor:
 
 
 def top1_agreement(original: Tensor, other: Tensor) -> float:
-    """The share of the positions at which both would say the same next token."""
+    """The share of the positions at which both would say the same next token: the largest logit's,
+    of equal ones the first."""
     # TODO 09.8
     raise NotImplementedError(
         "TODO 09.8: write top1_agreement in labs/09-quantization/metrics.py"

@@ -24,7 +24,8 @@ def kl_divergence(original: Tensor, other: Tensor) -> Tensor:
 
 
 def top1_agreement(original: Tensor, other: Tensor) -> float:
-    """The share of the positions at which both would say the same next token."""
+    """The share of the positions at which both would say the same next token: the largest logit's,
+    of equal ones the first."""
     return (original.argmax(-1) == other.argmax(-1)).double().mean().item()
 
 

@@ -56,8 +56,8 @@ def gptq_quantize(
         error = (w_i - Q(w_i)) / U[i, i]            w_j -= error * U[i, j]   for all j > i
 
     Returns:
-        stored `[N, K]` int32, scale `[N, G]` float32 and zero `[N, G]`, columns where they were,
-        and the group of each column, `[K]` int32.
+        stored `[N, K]` int32, scale `[N, G]` float32 and zero `[N, G]` int32, columns where they
+        were, and the group of each column, `[K]` int32.
 
     Source: https://arxiv.org/abs/2210.17323, algorithm 1, without its blocks.
     """

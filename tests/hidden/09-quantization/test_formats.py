@@ -41,15 +41,17 @@ def draw_weight(seed: int, rows: int, groups: int, size: int) -> np.ndarray:
     return (rng.integers(-40, 41, (rows, groups, size)) / 8 * loud).reshape(rows, -1)
 
 
-def qparams(groups: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
-    """`[N, G, g]` float32 -> scale and zero, as the statement says."""
-    groups = groups.astype(np.float32)
+def qparams(
+    groups: np.ndarray, bits: int, symmetric: bool, kind: type = np.float32
+) -> tuple[np.ndarray, np.ndarray]:
+    """`[N, G, g]` -> scale and zero, as the statement says, in float32 or finer."""
+    groups = groups.astype(kind)
     if symmetric:
-        scale = np.abs(groups).max(-1) / np.float32(2 ** (bits - 1) - 1)
+        scale = np.abs(groups).max(-1) / kind(2 ** (bits - 1) - 1)
         zero = np.full(scale.shape, 2 ** (bits - 1))
     else:
         low, high = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
-        scale = (high - low) / np.float32(2**bits - 1)
+        scale = (high - low) / kind(2**bits - 1)
         zero = np.rint(-low / np.where(scale > 0, scale, 1))
     return np.where(scale > 0, scale, 1), zero
 
@@ -78,11 +80,13 @@ def test_09_1_scales_of_all_groups(
     p.see(p.call("operator:getitem", result, 0))
     p.see(p.call("operator:getitem", result, 1))
     scale, zero = subject.run(p)
-    wanted = qparams(weight.reshape(rows, groups, size), bits, symmetric)
+    groups_of = weight.reshape(rows, groups, size)
+    wanted, finer = (qparams(groups_of, bits, symmetric, kind) for kind in (np.float32, np.float64))
     assert (
         np.allclose(scale, wanted[0], rtol=1e-5, atol=0) and np.asarray(scale).dtype == np.float32
     )
-    assert np.array_equal(zero, wanted[1]) and np.asarray(zero).dtype == np.int32
+    is_right = (zero == wanted[1]) | (zero == finer[1])  # half way they may go either way
+    assert is_right.all() and np.asarray(zero).dtype == np.int32
 
 
 @pytest.mark.parametrize("kind", ["float16", "float64"])
