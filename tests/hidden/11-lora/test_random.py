@@ -307,6 +307,12 @@ def manager_of(p: Program, slots: int, room: int) -> Any:
     return p.new("mini_vllm.lora.slots:LoRAModelManager", model, config, 4, cpu)
 
 
+def pair_of_one(p: Program) -> Any:
+    """A and B of one number each: a module that an adapter changes has a pair at least."""
+    one = tensor(p, [[1.0]])
+    return p.new("mini_vllm.lora.checkpoint:LoRAPair", one, one)
+
+
 def test_11_4_each_rule_of_going(subject: Any) -> None:
     """Who was asked for again stays, who is needed or pinned stays, and a bad one costs nothing."""
     p = Program()
@@ -439,7 +445,7 @@ def test_11_4_an_interrupt_while_a_slot_is_written(subject: Any) -> None:
     """Ctrl-C comes in between: the slot is empty, and nothing counts as done."""
     p = Program()
     manager = manager_of(p, 1, 2)
-    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {"layer": []})
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {"layer": [pair_of_one(p)]})
     p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
     layer = p.new("unittest.mock:Mock")
     p.set(manager, "layers", {"layer": layer})
@@ -501,7 +507,7 @@ def test_11_4_a_slot_is_written_when_it_is_given(subject: Any) -> None:
     be emptied before it is written."""
     p = Program()
     manager = manager_of(p, 2, 3)
-    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {"layer": []})
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {"layer": [pair_of_one(p)]})
     p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
     layer = p.new("unittest.mock:Mock")
     p.set(manager, "layers", {"layer": layer, "other": layer})

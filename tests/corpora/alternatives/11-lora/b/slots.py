@@ -35,7 +35,7 @@ class LoRAModelManager:
             self._release(slot)
             for name, layer in self.layers.items():
                 pairs = self.cpu_cache[key].weights.get(name)
-                layer.reset_lora(slot) if pairs is None else layer.set_lora(slot, pairs)
+                layer.set_lora(slot, pairs) if pairs else layer.reset_lora(slot)
             self.slots[slot] = key
             self.last_used[key] = None
             self.num_activations += 1
