@@ -18,18 +18,32 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # a start says nothing that goes well
 
 PUBLIC = Path(__file__).parent / "public"
+HIDDEN = Path(__file__).parent / "hidden"
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Choose the profile before the first module that draws examples. Those of tests/public draw
     none: whoever waits for `make lab-NN` need not wait for Hypothesis."""
     if isinstance(collector, pytest.Module) and PUBLIC not in collector.path.parents:
-        load_profile()
+        load_profile(HIDDEN in collector.path.parents)
+
+
+def load_profile(is_hidden: bool = False) -> None:
+    """The same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for new ones.
+
+    Args:
+        is_hidden: for a module of tests/hidden. Its examples run in another process, which no
+            health check knows, and none of them is kept.
+    """
+    from hypothesis import settings
+
+    register_profiles()
+    name = os.environ.get("HYPOTHESIS_PROFILE", "fixed")
+    settings.load_profile(f"hidden-{name}" if is_hidden else name)
 
 
 @cache
-def load_profile() -> None:
-    """The same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for new ones."""
+def register_profiles() -> None:
     from hypothesis import HealthCheck, Phase, settings
 
     # No clock decides: a machine that stands still while an example is drawn makes no test fail.
@@ -40,16 +54,22 @@ def load_profile() -> None:
     }
     # Both say `derandomize`: where `CI` is set, Hypothesis' own default is to ignore the seed, and
     # every grade there would ask the same questions.
-    settings.register_profile("fixed", derandomize=True, **common)
     explore = settings(derandomize=False, **common)
-    settings.register_profile("explore", explore)
     # For a grade, whose report explains in its own words: Hypothesis would run a failing test again
     # and again to find out which parts of the example do not matter.
     shorter = (Phase.explicit, Phase.generate, Phase.shrink)
-    settings.register_profile("graded", explore, phases=shorter)
-    # For who asks only whether a test fails: no search for a smaller example.
-    settings.register_profile("unshrunk", explore, phases=(Phase.explicit, Phase.generate))
-    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+    profiles = {
+        "fixed": settings(derandomize=True, **common),
+        "explore": explore,
+        "graded": settings(explore, phases=shorter),
+        # For who asks only whether a test fails: no search for a smaller example.
+        "unshrunk": settings(explore, phases=(Phase.explicit, Phase.generate)),
+    }
+    for name, profile in profiles.items():
+        settings.register_profile(name, profile)
+        settings.register_profile(
+            f"hidden-{name}", profile, database=None, suppress_health_check=list(HealthCheck)
+        )
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
 HERE = "mini_vllm.worker.capacity:"
 ITEMS = {"int8": 1, "bfloat16": 2, "float32": 4, "float64": 8}
 

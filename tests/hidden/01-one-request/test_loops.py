@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-few = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=8)
 WITHOUT = "mini_vllm.engine.naive:greedy_without_cache"
 WITH = "mini_vllm.engine.naive:greedy_with_cache"
 tokens = st.lists(st.integers(3, 2047), min_size=1, max_size=24)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
 POOL = "mini_vllm.core.block_pool:"
 MANAGER = "mini_vllm.core.kv_cache_manager:KVCacheManager"
 
@@ -257,7 +255,7 @@ def play(
     return p
 
 
-@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40)
 @given(data=st.data())
 def test_02_6_random_stories(subject: Any, reference: Any, data: st.DataObject) -> None:
     """Admissions with hits, lookahead and the whole-sequence gate; growth, ends and failures."""
@@ -266,7 +264,7 @@ def test_02_6_random_stories(subject: Any, reference: Any, data: st.DataObject) 
     assert subject.run(p) == reference.run(p)
 
 
-@settings(max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15)
 @given(data=st.data())
 def test_02_6_random_stories_without_caching(
     subject: Any, reference: Any, data: st.DataObject

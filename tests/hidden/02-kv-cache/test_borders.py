@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=60)
 HASH = "mini_vllm.core.block_hash:"
 POOL = "mini_vllm.core.block_pool:"
 CHARACTERS = "ax0:,|'\"()[] \\\n\x00="

@@ -9,14 +9,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
 
 IMAGES = st.lists(
     st.tuples(st.integers(0, 10), st.integers(1, 5), st.sampled_from(["cat", "dog"])), max_size=3

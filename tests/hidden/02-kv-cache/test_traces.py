@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.trace import golden
@@ -58,13 +58,7 @@ def test_02_6_recordings_without_caching(subject: Any) -> None:
 
 
 @pytest.mark.parametrize("profile", ["prefix", "pressure", "mixed", "priority"])
-@settings(
-    max_examples=3,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=3, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**31))
 def test_02_7_fresh_traces(subject: Any, reference: Any, profile: str, seed: int) -> None:
     """Traces made from the seed, with uncaching of refunded blocks on."""

@@ -10,15 +10,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.judge.collisions import crc_twins, weak_hashes_say_7
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
 HASH = "mini_vllm.core.block_hash:"
 POOL = "mini_vllm.core.block_pool:"
 MANAGER = "mini_vllm.core.kv_cache_manager:KVCacheManager"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.trace import golden
@@ -61,13 +61,7 @@ def test_03_5_bug_vllm_39608_the_threshold_without_chunking(subject: Any) -> Non
 
 
 @pytest.mark.parametrize("profile", KINDS)
-@settings(
-    max_examples=3,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=3, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**31), uncache=st.booleans())
 def test_03_8_fresh_traces(
     subject: Any, reference: Any, profile: str, seed: int, uncache: bool

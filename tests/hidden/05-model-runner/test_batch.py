@@ -7,18 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+many = settings(max_examples=25, phases=[Phase.generate])
 BATCH = "mini_vllm.worker.input_batch:"
 SIZE = 3
 

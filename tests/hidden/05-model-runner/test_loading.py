@@ -9,19 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=20,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+many = settings(max_examples=20, phases=[Phase.generate])
 LOADER = "mini_vllm.model.loader:"
 LOAD_MODEL = "mini_vllm.model.build:load_model"
 STACKS = {"qkv": "qkv", "gate_up": ("gate", "up")}

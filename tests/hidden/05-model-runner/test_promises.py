@@ -10,18 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+many = settings(max_examples=25, phases=[Phase.generate])
 BATCH = "mini_vllm.worker.input_batch:"
 PLAN = "mini_vllm.core.scheduler_output:"
 COST = "labkit.inside.cost:"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -18,13 +18,7 @@ from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
-many = settings(
-    max_examples=25,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+many = settings(max_examples=25, phases=[Phase.generate])
 PLAN = "mini_vllm.core.scheduler_output:"
 SIZE = 4
 

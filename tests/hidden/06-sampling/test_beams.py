@@ -7,14 +7,12 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 BEAMS = "mini_vllm.engine.beam_search:"
 PROMPT = [7, 0, 5]
 """It holds an end token, which is no end there."""

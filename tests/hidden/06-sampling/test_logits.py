@@ -11,17 +11,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-few = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
+few = settings(max_examples=8)
 FILTERS = "mini_vllm.sample.logits_processors:"
 SAMPLER = "mini_vllm.sample.sampler:"
 MASK = 2**64 - 1

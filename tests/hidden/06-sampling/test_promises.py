@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from labkit.process.worker import Program
 from mini_vllm import bundled
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
 REPLACEMENT = "\ufffd"
 MAX_BROKEN_WINDOW, MAX_WAITING = 96, 3
 FILTERS = "mini_vllm.sample.logits_processors:"

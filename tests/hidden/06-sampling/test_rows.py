@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 SCRIPT = """
 from mini_vllm.sample.custom import BatchUpdate, MoveDirectionality, process_dict_updates
 from mini_vllm.sampling_params import SamplingParams

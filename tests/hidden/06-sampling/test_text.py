@@ -7,16 +7,14 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from labkit.process.worker import Program
 from mini_vllm import bundled
 
-many = settings(
-    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=40)
 DETOKENIZER = "mini_vllm.engine.detokenizer:"
 REPLACEMENT = "\ufffd"
 WORDS = ["<unk>", "▁the", "▁fox", "s", "▁", "e", ",", "€"]

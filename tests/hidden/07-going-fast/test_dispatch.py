@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=120)
 HERE = "mini_vllm.worker.cudagraph_dispatcher:"
 PAIRS = {
     "NONE": ("NONE", "NONE"),

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-few = settings(
-    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=30)
 HERE = "mini_vllm.worker.cuda_graphs:"
 BLOCK_SIZE, ROOM = 4, 16
 TOY = """

@@ -5,14 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=60)
 HERE = "mini_vllm.kernels.intensity:"
 side = st.integers(1, 90)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=30)
 SEARCH = "mini_vllm.spec_decode.ngram_proposer:find_longest_matched_ngram_and_propose_tokens"
 DRAFTING = "labkit.inside.drafting:"
 VOCAB = 50

@@ -9,17 +9,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-few = settings(
-    max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20)
+few = settings(max_examples=4)
 REJECTION = "mini_vllm.sample.rejection_sampler:"
 METADATA = "mini_vllm.spec_decode.metadata:"
 GAP = -1

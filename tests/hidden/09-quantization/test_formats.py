@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 PACKING = "mini_vllm.quantization.packing:"
 AWQ = [0, 2, 4, 6, 1, 3, 5, 7]
 seeds = st.integers(0, 2**32 - 1)

@@ -6,17 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-few = settings(
-    max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20)
+few = settings(max_examples=6)
 INT8 = "mini_vllm.quantization.int8:"
 FP8 = "mini_vllm.quantization.fp8:"
 KV = "mini_vllm.attention.quantized:"

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-few = settings(
-    max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=12)
 
 
 def tensor(p: Program, values: Any, dtype: str = "float32") -> Any:

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.judge.collisions import weak_hashes_say_7
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 PEFT = "mini_vllm.lora.peft:"
 SLOTS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
 

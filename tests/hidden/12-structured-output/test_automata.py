@@ -9,18 +9,14 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.judge.collisions import weak_hashes_say_7
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-few = settings(
-    max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=30)
+few = settings(max_examples=12)
 REGEX = "mini_vllm.structured_output.regex_automaton:"
 PATTERNS = "mini_vllm.structured_output.patterns:"
 JSON = "mini_vllm.structured_output.json_text:"

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 INDEX = "mini_vllm.structured_output.token_index:"
 NATIVE = "mini_vllm.structured_output.native:NativeGrammar"
 UTILS = "mini_vllm.structured_output.utils:"

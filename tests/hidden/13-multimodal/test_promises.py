@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-few = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=8)
 FEATURES = "mini_vllm.mm_features:"
 BOTH = r"\b3\b.*\b7\b|\b7\b.*\b3\b"
 """Both numbers, in either order."""

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.judge.collisions import crc_twins, md5_twins, weak_hashes_say_7
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=15)
 FEATURES = "mini_vllm.mm_features:"
 NAMES = ("cat", "dog", "owl", "fox")
 SIZES = dict(zip(NAMES, (4, 6, 3, 1), strict=True))

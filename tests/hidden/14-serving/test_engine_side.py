@@ -8,14 +8,12 @@ import statistics
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 
 
 METRICS = "mini_vllm.observability.metrics:"

@@ -6,17 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
-few = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20)
+few = settings(max_examples=8)
 
 
 def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:

@@ -7,14 +7,12 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20)
 BEGINNINGS = ("INSIDE", "OUTSIDE", "BEHIND")
 FORMS = (
     ("<think>", "</think>", None),

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=60)
 HERE = "mini_vllm.engine.chat_turns:"
 TEMPLATE = "labkit.inside.turns:Template"
 parts = st.sampled_from(["Hi", " ", "\n", "<end>", "<user>", "MARK", "a", "é", "  "])

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.judge.collisions import weak_hashes_say_7
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 KV = "mini_vllm.kv_transfer."
 KEYS = st.sampled_from([bytes([letter]) * 32 for letter in b"abcdefgh"])
 NORTH = b"n" * 32

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=20)
 KV = "mini_vllm.kv_transfer."
 
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.arena.cost import load_model
@@ -19,9 +19,7 @@ from mini_vllm.policies.fleet import FleetPolicy, Job, LeastLoaded, View
 
 FLEET = "mini_vllm.policies.fleet"
 CAPSTONE = "mini_vllm.policies.capstone_fleet:CapstoneFleet"
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 quarters = st.integers(0, 40).map(lambda n: n / 4)
 """Seconds that add up exactly, in whatever order."""
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=25)
 
 
 def manager(p: Program, blocks: int = 30, host: int = 30) -> Any:

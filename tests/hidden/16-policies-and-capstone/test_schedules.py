@@ -5,16 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-few = settings(
-    max_examples=6,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+few = settings(max_examples=6, phases=[Phase.generate])
 seeds = st.integers(0, 2**31)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-many = settings(
-    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=30)
 kinds = st.sampled_from(["full_attention", "sliding_attention", "chunked_attention", "mamba"])
 
 WINDOWS = """

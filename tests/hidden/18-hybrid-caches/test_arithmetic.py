@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-few = settings(
-    max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=6)
 seeds = given(seed=st.integers(0, 2**31))
 MIXERS = "mini_vllm.model.mixers."
 STEPS, ELEMENTS = "labkit.inside.cost:steps", "labkit.inside.cost:elements"

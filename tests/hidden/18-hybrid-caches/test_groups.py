@@ -6,14 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
-many = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=8)
 seeds = given(seed=st.integers(0, 2**31))
 STEPS = "labkit.inside.cost:steps"
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -14,9 +14,7 @@ from labkit.trace import golden
 from labkit.trace.diff import differing_fields
 from labkit.trace.generate import generate
 
-many = settings(
-    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=8)
 seeds = given(seed=st.integers(0, 2**31))
 FULL = {"kind": "full", "block_size": 4}
 STATE = {"kind": "mamba", "block_size": 4, "mode": "align"}

@@ -6,16 +6,14 @@ import math
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
 CAPACITY = "mini_vllm.observability.capacity:"
 BOTTLENECK = "mini_vllm.observability.bottleneck:"
-many = settings(
-    max_examples=5, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+many = settings(max_examples=5)
 seeds = given(seed=st.integers(0, 2**31))
 
 
