@@ -113,9 +113,14 @@ def attempt(match: Match, scheduler_cls: type[Scheduler], tick: Tick = lambda: N
     except NoProgressError as error:
         return f"makes no progress: {error}"
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        return f"raised {type(error).__name__}: {error} (in {frame.name}, {place})"
+        return what_was_raised(error)
+
+
+def what_was_raised(error: Exception) -> str:
+    """An error of a policy in words, with the place in its file."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"raised {type(error).__name__}: {error} (in {frame.name}, {place})"
 
 
 def _without_gc(run: Callable[[], Run]) -> Run:
@@ -135,21 +140,29 @@ def _without_gc(run: Callable[[], Run]) -> Run:
 
 def _attempt_in_child(match: Match, seconds: float) -> Run | str:
     """As :func:`attempt`, in a process of its own with limits."""
+    answer = answer_of_child("labkit.arena.contest", match, seconds)
+    if "wrong" in answer:
+        raise ValueError(answer["wrong"])
+    return answer["stopped"] if "stopped" in answer else decode_run(answer["run"])
+
+
+def answer_of_child(module: str, match: Any, seconds: float) -> dict[str, Any]:
+    """What a module that plays a match writes, in a process of its own with limits; "stopped" says
+    why there is no answer."""
     with tempfile.TemporaryDirectory() as folder:
         answer_file = Path(folder) / "answer.json"
-        command = ["-m", "labkit.arena.contest", json.dumps(asdict(match)), str(answer_file)]
+        command = ["-m", module, json.dumps(asdict(match)), str(answer_file)]
         limits = child.Limits(seconds=seconds, memory_mb=CHILD_MEMORY_MB)
         done = child.run(command, overlay.environment(ROOT, {}), limits)
         if done.timed_out:
             place = _innermost(done.stderr)
-            return f"took more than {seconds:g} s{f'; it stood in {place}' if place else ''}"
+            stood = f"; it stood in {place}" if place else ""
+            return {"stopped": f"took more than {seconds:g} s{stood}"}
         if not answer_file.is_file():
             last = done.stderr.strip().splitlines()[-1:]
-            return f"ended its process with code {done.code}{': '.join(['', *last])}"
-        answer = json.loads(answer_file.read_text(encoding="utf-8"))
-    if "wrong" in answer:
-        raise ValueError(answer["wrong"])
-    return answer["stopped"] if "stopped" in answer else decode_run(answer["run"])
+            return {"stopped": f"ended its process with code {done.code}{': '.join(['', *last])}"}
+        answer: dict[str, Any] = json.loads(answer_file.read_text(encoding="utf-8"))
+        return answer
 
 
 def _innermost(stack: str) -> str:

@@ -66,6 +66,12 @@ class Program:
         """Call "package.module:function"."""
         return self.name(target)(*args, **kwargs)
 
+    def execute(self, code: str, **given: Any) -> Ref:
+        """Run a piece of Python that finds the names ``given``; a dict with all that it leaves."""
+        names = self.call("builtins:dict", **given)
+        self.call("builtins:exec", code, names)
+        return names
+
     def name(self, target: str) -> Ref:
         """Something importable, such as an enum's member "package.module:RequestStatus.RUNNING".
 

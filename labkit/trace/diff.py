@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -37,6 +37,16 @@ def first_difference(left: Iterable[Line], right: Iterable[Line]) -> Difference 
             return Difference(step, fields, a, b, before)
         before = a
     return None
+
+
+def first_parting(yours: Sequence[Line], theirs: Sequence[Line]) -> str:
+    """Where two replays part, as a sentence; "" if they do not."""
+    found = first_difference(yours, theirs)
+    if found is None:
+        return ""
+    if found.left is None or found.right is None:
+        return f"{len(yours)} steps, expected {len(theirs)}"
+    return f"step {found.step}: {', '.join(found.fields)} differ"
 
 
 def differing_fields(left: Line | None, right: Line | None) -> tuple[str, ...]:

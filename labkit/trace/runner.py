@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,9 +98,19 @@ def answer_with(replayed: Callable[[Trace], Iterator[Line]], text: str) -> dict[
     return {"lines": lines}
 
 
-def replay(trace: Trace, subject: Subject) -> Iterator[Line]:
-    """Yield one line for every step of the trace, in the order of `step_fields`."""
-    fields = step_fields(trace.config)
+def replay(
+    trace: Trace,
+    subject: Subject,
+    fields: Sequence[str] = (),
+    tick: Callable[[int], object] = lambda number: None,
+) -> Iterator[Line]:
+    """Yield one line for every step of the trace.
+
+    Args:
+        fields: of a line, in this order; none: `step_fields`.
+        tick: called with the number of each step before it.
+    """
+    fields = fields or step_fields(trace.config)
     aborted: list[str] = []
     number = 0
     for event in trace.events:
@@ -109,6 +119,7 @@ def replay(trace: Trace, subject: Subject) -> Iterator[Line]:
         elif isinstance(event, Abort):
             aborted += [event.id] if subject.abort(event.id) else []
         for _ in _steps(event, subject):
+            tick(number)
             line = {"step": number} | subject.step() | {"aborted": aborted}
             yield {key: line[key] for key in fields}
             aborted, number = [], number + 1

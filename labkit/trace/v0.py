@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from labkit.trace.format import Abort, Add, Drain, Step, Trace, TraceConfig, prompt_tokens
-from labkit.trace.runner import Line, ReferenceSubject, Subject
+from labkit.trace.format import Trace, TraceConfig
+from labkit.trace.runner import Line, ReferenceSubject, Subject, replay
 
 V0_FIELDS = (
     "step", "scheduled", "preempted", "finished", "aborted", "computed", "running", "waiting",
@@ -28,25 +28,12 @@ class V0Like(Subject, Protocol):
 
 def replay_v0(trace: Trace, subject: V0Like) -> Iterator[Line]:
     """As `runner.replay`, with V0's fields and its clock. Requests are scheduled in no order."""
-    aborted: list[str] = []
-    number = 0
-    for event in trace.events:
-        if isinstance(event, Add):
-            subject.add(event, prompt_tokens(event.prompt, trace.config.vocab_size))
-        elif isinstance(event, Abort):
-            aborted += [event.id] if subject.abort(event.id) else []
-        for _ in range(_count(event)):
-            if isinstance(event, Drain) and not subject.has_unfinished():
-                break
-            subject.now = float(number)
-            line: Line = {"step": number} | subject.step() | {"aborted": aborted}
-            line["scheduled"] = dict(sorted(line["scheduled"].items()))
-            yield {key: line[key] for key in V0_FIELDS}
-            aborted, number = [], number + 1
 
+    def tick(number: int) -> None:
+        subject.now = float(number)
 
-def _count(event: Any) -> int:
-    return event.n if isinstance(event, Step) else event.max if isinstance(event, Drain) else 0
+    for line in replay(trace, subject, V0_FIELDS, tick):
+        yield line | {"scheduled": dict(sorted(line["scheduled"].items()))}
 
 
 class PolicySubject(ReferenceSubject):

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labkit.arena.contest import CHILD_MEMORY_MB, CHILD_SECONDS
+from labkit.arena.contest import CHILD_SECONDS, answer_of_child, what_was_raised
 from labkit.arena.cost import DEFAULT, load_model
 from labkit.arena.fleet.simulator import FleetRun, Link, Machines, prices_of, serve
 from labkit.arena.fleet.traces import TRACES, Trace
 from labkit.arena.referee import RuleBroken
 from labkit.course.root import ROOT
-from labkit.inside import child
-from labkit.process import overlay
 from mini_vllm.json_files import parse_json
 from mini_vllm.policies import load_fleet_policy
 from mini_vllm.policies.fleet import FLEET_POLICIES, FleetPolicy
@@ -164,7 +160,7 @@ def play(match: FleetMatch, seconds: float = CHILD_SECONDS) -> FleetOutcome:
     if match.policy in FLEET_POLICIES:
         answer = _attempt(match, FLEET_POLICIES[match.policy])
     else:
-        answer = _attempt_in_child(match, seconds)
+        answer = answer_of_child("labkit.arena.fleet.contest", match, seconds)
     if "wrong" in answer:
         raise ValueError(answer["wrong"])
     if "stopped" in answer:
@@ -178,25 +174,7 @@ def _attempt(match: FleetMatch, policy: type[FleetPolicy]) -> dict[str, Any]:
     except RuleBroken as error:
         return {"stopped": f"broke a rule: {error}"}
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        why = f"raised {type(error).__name__}: {error} (in {frame.name}, {place})"
-        return {"stopped": why}
-
-
-def _attempt_in_child(match: FleetMatch, seconds: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        answer_file = Path(folder) / "answer.json"
-        command = ["-m", "labkit.arena.fleet.contest", json.dumps(asdict(match)), str(answer_file)]
-        limits = child.Limits(seconds=seconds, memory_mb=CHILD_MEMORY_MB)
-        done = child.run(command, overlay.environment(ROOT, {}), limits)
-        if done.timed_out:
-            return {"stopped": f"took more than {seconds:g} s"}
-        if not answer_file.is_file():
-            last = done.stderr.strip().splitlines()[-1:]
-            return {"stopped": f"ended its process with code {done.code}{': '.join(['', *last])}"}
-        answer: dict[str, Any] = json.loads(answer_file.read_text(encoding="utf-8"))
-        return answer
+        return {"stopped": what_was_raised(error)}
 
 
 def main(argv: Sequence[str]) -> int:

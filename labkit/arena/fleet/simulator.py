@@ -290,7 +290,6 @@ class FleetRun:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     loaded_tokens: int = 0
-    carried_tokens: int = 0
     stored_tokens: int = 0
     prefill_busy: float = 0.0
     """Share of the time that prefill machines worked."""
@@ -364,7 +363,6 @@ class Fleet:
         first.cache.add(keys)
         carried = arrival.prompt_len - second.cache.leading(keys) * BLOCK
         arrived = first.send(ready, self._carry(carried))
-        self.result.carried_tokens += carried
         stored = self._store(keys)
         if stored:
             first.send(ready, self._carry(stored))

@@ -38,7 +38,6 @@ from mini_vllm.sampling_params import SamplingParams
 from tests.engine.core.shadow import VOCAB_SIZE, ShadowEngine
 
 NUM_SCHEDULES = 2_000
-PHASES = (Phase.generate, Phase.shrink)
 EOS = 3
 
 COUNTS: Counter[str] = Counter()
@@ -267,21 +266,26 @@ MINIMUM = {
 """At least this often; a suite that stops exercising something must say so."""
 
 
-def test_random_schedules_keep_every_rule() -> None:
-    """At least 2,000 random schedules on shadow KV; see the module's docstring for the rules."""
-    COUNTS.clear()
+def run_schedules(machine: type[SchedulerMachine], num_schedules: int) -> None:
+    """Random schedules, the same in every run."""
     run_state_machine_as_test(
-        SchedulerMachine,
+        machine,
         settings=settings(
-            max_examples=NUM_SCHEDULES,
+            max_examples=num_schedules,
             stateful_step_count=8,
             deadline=None,
             derandomize=True,
             database=None,
-            phases=PHASES,
+            phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_random_schedules_keep_every_rule() -> None:
+    """At least 2,000 random schedules on shadow KV; see the module's docstring for the rules."""
+    COUNTS.clear()
+    run_schedules(SchedulerMachine, NUM_SCHEDULES)
     print("random schedules exercised:", dict(COUNTS))
     missing = {k: COUNTS[k] for k, least in MINIMUM.items() if COUNTS[k] < least}
     assert not missing, f"too rarely exercised: {missing}, wanted {MINIMUM}"

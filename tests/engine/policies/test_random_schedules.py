@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler import Scheduler
@@ -24,7 +23,7 @@ from mini_vllm.policies.v0_plan import PreemptionMode, V0Options
 from mini_vllm.policies.vllm_v0 import VllmV0
 from tests.engine.core.build import make_request
 from tests.engine.core.shadow import VOCAB_SIZE
-from tests.engine.core.test_scheduler_properties import PHASES, Arrival, SchedulerMachine
+from tests.engine.core.test_scheduler_properties import Arrival, SchedulerMachine, run_schedules
 from tests.engine.policies.build import PolicyEngine
 
 NUM_SCHEDULES = 40
@@ -112,18 +111,7 @@ class PolicyMachine(SchedulerMachine):
 def test_random_schedules_keep_every_rule(name: str) -> None:
     COUNTS.clear()
     machine = type("Machine", (PolicyMachine,), {"subject": name})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=NUM_SCHEDULES,
-            stateful_step_count=8,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=PHASES,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_schedules(machine, NUM_SCHEDULES)
     print(f"{name}: {dict(COUNTS)}")
     least = dict.fromkeys(("prefix hits", "aborted", "groups", "FINISHED_STOPPED"), 5)
     least |= {"failed": 1}

@@ -306,16 +306,9 @@ finally:
 def noted(worker: Any, loop: str, prompt: list[int], script: list[int], vocabulary: int) -> Any:
     """The answer, how long each cache was, and the length, start and both ends of each pass."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update(
-        {
-            "loop": loop.partition(":")[2],
-            "prompt": prompt,
-            "script": script,
-            "vocabulary": vocabulary,
-        }
+    names = p.execute(
+        NOTED, loop=loop.partition(":")[2], prompt=prompt, script=script, vocabulary=vocabulary
     )
-    p.call("builtins:exec", NOTED, names)
     for name in ("answer", "rooms", "passes"):
         p.see(names[name])
     return worker.run(p)

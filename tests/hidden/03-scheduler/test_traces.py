@@ -10,20 +10,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.trace import golden
-from labkit.trace.diff import differing_fields
+from labkit.trace.diff import first_parting
 from labkit.trace.generate import generate
 from labkit.trace.kinds import KINDS
 
 RECORDINGS = 5
 """Recordings of each profile; the project's own conformance tests replay all of them."""
-
-
-def first_parting(yours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
-    """Where two replays part, as a sentence; "" if they do not."""
-    for step, (mine, other) in enumerate(zip(yours, theirs, strict=False)):
-        if fields := differing_fields(mine, other):
-            return f"step {step}: {', '.join(fields)} differ"
-    return "" if len(yours) == len(theirs) else f"{len(yours)} steps, expected {len(theirs)}"
 
 
 def replay_recordings(subject: Any, recordings: list[golden.Golden]) -> None:

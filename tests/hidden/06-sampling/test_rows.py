@@ -72,8 +72,7 @@ def test_06_10_any_updates(subject: Any, seed: int) -> None:
     """Requests leave, come and move; states may be empty, and equal to each other."""
     updates, right = story(seed)
     p = Program()
-    names = p.call("builtins:dict", updates=updates)
-    p.call("builtins:exec", SCRIPT, names)
+    names = p.execute(SCRIPT, updates=updates)
     p.see(names["seen"])
     p.see(names["unchanged"])
     assert subject.run(p) == [right, False]
@@ -94,8 +93,7 @@ for removed in ([], [0]):
 def test_06_10_an_equal_state_in_the_place_of_the_old(subject: Any) -> None:
     """Only the entries hold a state, so a new one may lie where the forgotten one lay."""
     p = Program()
-    names = p.call("builtins:dict")
-    p.call("builtins:exec", EQUAL, names)
+    names = p.execute(EQUAL)
     p.see(names["seen"])
     assert subject.run(p) == [[[True, {0: [7], 1: [8]}]] * 2]
 
@@ -152,8 +150,7 @@ def test_06_10_functions_go_with_their_requests(subject: Any, seed: int) -> None
             calls[name] += names.index(name) % 5 != 0
         right.append([float(calls[name]) for name in one])
     p = Program()
-    scope = p.call("builtins:dict", stories=stories)
-    p.call("builtins:exec", HOOK, scope)
+    scope = p.execute(HOOK, stories=stories)
     p.see(scope["seen"])
     assert subject.run(p) == [right]
 
@@ -191,8 +188,7 @@ def test_06_10_lists_grow_and_logits_are_written_in_place(subject: Any) -> None:
     """A function sees the tokens that its request has by now; what comes out is what went in, with
     the rows written that have a function."""
     p = Program()
-    scope = p.new("builtins:dict")
-    p.call("builtins:exec", LENT, scope)
+    scope = p.execute(LENT)
     p.see(scope["seen"])
     right = [[True, [0.0, 1.0 + step, 27.0 + step]] for step in range(3)]
     assert subject.run(p) == [right]

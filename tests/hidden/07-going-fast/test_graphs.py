@@ -60,8 +60,7 @@ def _warm(subject: Any, reference: Any) -> None:
 
 
 def toy(p: Program) -> Any:
-    names = p.call("builtins:dict")
-    p.call("builtins:exec", TOY, names)
+    names = p.execute(TOY)
     return names
 
 

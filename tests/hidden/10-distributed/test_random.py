@@ -24,9 +24,7 @@ from {DIST}simulated import interleave, run_messages, run_ranks
 
 def code(p: Program, text: str, **values: Any) -> Any:
     """The names that a piece of Python leaves behind."""
-    names = p.new("builtins:dict")
-    names.update(values)
-    p.call("builtins:exec", RANKS + text, names)
+    names = p.execute(RANKS + text, **values)
     return names
 
 

@@ -112,15 +112,20 @@ def run_nfa(free: Any, moves: Any, start: int, end: int, data: bytes) -> bool:
     return end in close(states, {"end"} if data else {"start", "end"})
 
 
+def see_machine(p: Program, pattern: Any) -> None:
+    """Observe the free moves, the moves and both ends of a pattern's machine."""
+    nfa = p.new(f"{REGEX}Nfa")
+    both = nfa.add(pattern)
+    for seen in (nfa.free, nfa.moves, both):
+        p.see(seen)
+
+
 @many
 @given(pattern=regexes(), texts=words("abc", 6))
 def test_12_2_random_patterns(subject: Any, pattern: str, texts: list[str]) -> None:
     """The machine accepts what Python's re matches, and both ends are free of moves back."""
     p = Program()
-    nfa = p.new(f"{REGEX}Nfa")
-    both = nfa.add(p.call(f"{PATTERNS}parse_regex", pattern))
-    for seen in (nfa.free, nfa.moves, both):
-        p.see(seen)
+    see_machine(p, p.call(f"{PATTERNS}parse_regex", pattern))
     free, moves, (start, end) = subject.run(p)
     assert not free[end] and not moves[end]
     assert start not in [t for row in free for t, _ in row] + [t for row in moves for _, t in row]
@@ -136,10 +141,7 @@ WORDS = ["".join(word) for size in range(5) for word in product("ab", repeat=siz
 def test_12_2_anchors(subject: Any, pattern: str) -> None:
     """What ^ and $ let through, in all words of up to four letters."""
     p = Program()
-    nfa = p.new(f"{REGEX}Nfa")
-    both = nfa.add(p.call(f"{PATTERNS}parse_regex", pattern))
-    for seen in (nfa.free, nfa.moves, both):
-        p.see(seen)
+    see_machine(p, p.call(f"{PATTERNS}parse_regex", pattern))
     free, moves, (start, end) = subject.run(p)
     found = [word for word in WORDS if run_nfa(free, moves, start, end, word.encode())]
     assert found == [word for word in WORDS if re.fullmatch(pattern, word)]
@@ -153,10 +155,7 @@ def test_12_2_an_anchor_in_the_middle(subject: Any, at_end: bool) -> None:
     letters = [p.call(f"{PATTERNS}text", letter) for letter in "ab"]
     middle = p.new(f"{PATTERNS}Concat", (letters[0], anchor, letters[1]))
     for pattern in (middle, anchor):
-        nfa = p.new(f"{REGEX}Nfa")
-        both = nfa.add(pattern)
-        for seen in (nfa.free, nfa.moves, both):
-            p.see(seen)
+        see_machine(p, pattern)
     seen = subject.run(p)
     for (free, moves, (start, end)), right in ((seen[:3], []), (seen[3:], [""])):
         found = [word for word in WORDS if run_nfa(free, moves, start, end, word.encode())]
@@ -177,10 +176,7 @@ def test_12_2_an_anchor_in_the_middle(subject: Any, at_end: bool) -> None:
 def test_12_2_several_ranges_and_no_copy(subject: Any, pattern: str, texts: list[str]) -> None:
     """Characters of one to four bytes, in more than one range; parts that are there no time."""
     p = Program()
-    nfa = p.new(f"{REGEX}Nfa")
-    both = nfa.add(p.call(f"{PATTERNS}parse_regex", pattern))
-    for seen in (nfa.free, nfa.moves, both):
-        p.see(seen)
+    see_machine(p, p.call(f"{PATTERNS}parse_regex", pattern))
     free, moves, (start, end) = subject.run(p)
     found = [text for text in texts if run_nfa(free, moves, start, end, text.encode())]
     assert found == [text for text in texts if re.fullmatch(pattern, text)]
@@ -195,10 +191,7 @@ def test_12_2_calls_and_nothing_at_all(subject: Any) -> None:
         p.new(f"{PATTERNS}Concat", ()),
     ]
     for pattern in patterns:
-        nfa = p.new(f"{REGEX}Nfa")
-        both = nfa.add(pattern)
-        for seen in (nfa.free, nfa.moves, both):
-            p.see(seen)
+        see_machine(p, pattern)
     seen = subject.run(p)
     (free, moves, (start, end)), nothing, empty = seen[:3], seen[3:6], seen[6:]
     reached, todo = {start}, [start]
@@ -418,8 +411,7 @@ told = [refused, Counted.asked]
 def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
     """2**16 sets are not built to find out that they are more than 300."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call("builtins:exec", COUNTING, names)
+    names = p.execute(COUNTING)
     p.see(names["told"])
     [(refused, asked)] = subject.run(p)
     assert refused and asked < 50_000, f"the moves of states were asked for {asked:,} times"

@@ -167,9 +167,7 @@ def test_12_5_the_last_of_32000_decides(subject: Any, last: list[str], of_e9: by
     """One token that is not spelled in the byte alphabet, behind 32,000 that could be: then all are
     SentencePiece's. And a model with fewer ids than the tokenizer."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update(last=last)
-    p.call("builtins:exec", VOCABULARY_OF_32K, names)
+    names = p.execute(VOCABULARY_OF_32K, last=last)
     p.see(names["told"])
     [(size, texts, small)] = subject.run(p)
     assert (size, small) == (32_064, 100)
@@ -237,8 +235,7 @@ def test_12_6_tokens_of_64_bytes(subject: Any) -> None:
     time, and only those that are alive. A row that is there, also that of state 0, is not lifted
     again."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call("builtins:exec", LONG_TOKENS, names)
+    names = p.execute(LONG_TOKENS)
     p.see(names["told"])
     [(ids, states, calls, walked, again)] = subject.run(p)
     assert ids == [*range(39_990, 40_000)]
@@ -630,9 +627,7 @@ def filled(p: Program, drafts: list[int], legal: list[int], corner: int = -1) ->
     Returns:
         A namespace: "told" has the rows, the place afterwards, and the manager's reasons.
     """
-    names = p.new("builtins:dict")
-    names.update(drafts=drafts, legal=legal, corner=corner)
-    p.call("builtins:exec", STORY, names)
+    names = p.execute(STORY, drafts=drafts, legal=legal, corner=corner)
     return names
 
 

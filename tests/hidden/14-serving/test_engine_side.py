@@ -30,8 +30,7 @@ def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
 def left_by(worker: Any, text: str, *wanted: str) -> list[Any]:
     """What a piece of Python leaves behind under these names."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call("builtins:exec", text, names)
+    names = p.execute(text)
     p.see([names[name] for name in wanted])
     (seen,) = worker.run(p)
     return list(seen)
@@ -190,10 +189,7 @@ def test_14_4_nobody_waits_when_nobody_is_left(subject: Any) -> None:
     """No request is unfinished, and blocks are held for other engines: they are let go of at once,
     and not when the time is over."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call(
-        "builtins:exec",
-        """
+    names = p.execute("""
 from labkit.inside.serving.engine_loop import make_loop, with_clock
 from mini_vllm.engine.clients.core_proc import ShutdownState
 
@@ -208,9 +204,7 @@ try:
         seen.append([loop._handle_shutdown(), loop.shutdown_state.name, len(held)])
 finally:
     with_clock(None)
-""",
-        names,
-    )
+""")
     p.see(names["seen"])
     ((first, last),) = subject.run(p)
     assert first[1:] == ["SHUTTING_DOWN", 0], "the loop may be left now, or after one more turn"

@@ -26,8 +26,7 @@ def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
 def left_by(worker: Any, text: str, *wanted: str) -> list[Any]:
     """What a piece of Python leaves behind under these names."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call("builtins:exec", text, names)
+    names = p.execute(text)
     p.see([names[name] for name in wanted])
     (seen,) = worker.run(p)
     return list(seen)

@@ -24,9 +24,7 @@ def tier(size, stored):
 def told(subject: Any, code: str, **given: Any) -> Any:
     """`seen`, as a piece of code that the worker runs leaves it."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update(given)
-    p.call("builtins:exec", code, names)
+    names = p.execute(code, **given)
     p.see(names["seen"])
     (seen,) = subject.run(p)
     return seen

@@ -220,9 +220,7 @@ def said(method, mock):  # by place or by name, behind the request
 def test_15_6_no_room_for_a_load(subject: Any) -> None:
     """It is refused, and asked with all that the engine's rule needs; nothing else has moved."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         SAID
         + """
 told, left = [], []
@@ -244,8 +242,7 @@ for whole in (False, True):
         sorted(scheduler.transfers.loading), len(scheduler.passed_over),
         scheduler.has_started_loads, len(manager.prefix_cache_stats.mock_calls),
     ])
-""",
-        names,
+"""
     )
     p.see(names["told"])
     p.see(names["left"])
@@ -259,10 +256,7 @@ def test_15_6_hits_and_what_is_to_come(subject: Any, num_prompt: int) -> None:
     """8 tokens are here and 4 will come, the whole prompt or all but one: 12 count as computed, 8
     and 4 as found, nothing is charged, and the engine is told that loads have begun."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"num_prompt": num_prompt})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         SAID
         + """
 scheduler = RemoteKVScheduler.__new__(RemoteKVScheduler)
@@ -283,7 +277,7 @@ told = [
     step.token_budget, step.num_scheduled_tokens,
 ]
 """,
-        names,
+        num_prompt=num_prompt,
     )
     p.see(names["told"])
     waits = ["WAITING_FOR_REMOTE_KVS", ["ada"], ["ben", "ada"]]
@@ -294,10 +288,7 @@ def test_15_10_what_is_counted(subject: Any) -> None:
     """A block that is there already, and one that cannot be stored, are not counted again; a view
     of bytes is counted and stored like bytes."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"key": key("a"), "other": key("b")})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 import tempfile
 from unittest.mock import patch
@@ -314,7 +305,8 @@ with patch("os.replace", side_effect=OSError("no space left on device")):
 back = [store.get(key), store.get(other)]
 size = HEADER.size
 """,
-        names,
+        key=key("a"),
+        other=key("b"),
     )
     for name in ("seen", "back", "size"):
         p.see(names[name])
@@ -342,10 +334,7 @@ def test_15_10_another_users_file(subject: Any) -> None:
     deleted is none."""
     p = Program()
     store, _ = new_store(p)
-    names = p.new("builtins:dict")
-    names.update({"store": store, "key": key("a")})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         """
 from unittest.mock import patch
 
@@ -361,7 +350,8 @@ with (
 ):
     cut_off = store.get(key)
 """,
-        names,
+        store=store,
+        key=key("a"),
     )
     p.see([names["sound"], names["cut_off"]])
     assert subject.run(p) == [[b"kv", None]]
@@ -370,10 +360,7 @@ with (
 def test_15_10_no_checksum_and_a_longer_file(subject: Any) -> None:
     """A checksum of 0 is one like any other, and what stands behind the payload is not its end."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"key": key("a")})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 from {KV}store import HEADER, MAGIC, pack_entry, unpack_entry
 
@@ -383,7 +370,7 @@ blank = HEADER.pack(MAGIC, owner, key, len(payload), 0)
 entries = [head + payload, blank + payload, head + payload + b"x", head + payload + bytes(84)]
 seen = [unpack_entry(owner, key, entry) == payload for entry in entries]
 """,
-        names,
+        key=key("a"),
     )
     p.see(names["seen"])
     assert subject.run(p) == [[True, False, False, False]]
@@ -394,10 +381,7 @@ def test_15_10_a_disk_that_is_full(subject: Any) -> None:
     under no name."""
     p = Program()
     store, _ = new_store(p)
-    names = p.new("builtins:dict")
-    names.update({"store": store, "key": key("a")})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         """
 import resource
 from unittest.mock import patch
@@ -412,7 +396,8 @@ left = [path.name for path in store.folder.glob("*/*")]
 with patch("os.mkdir", side_effect=OSError("no space left on device")):
     is_stored |= store.put(b"z" * 32, b"kv")
 """,
-        names,
+        store=store,
+        key=key("a"),
     )
     p.see([names["is_stored"], names["left"]])
     assert subject.run(p) == [[False, []]]
@@ -447,10 +432,7 @@ def test_15_10_a_rename_that_fails(subject: Any) -> None:
     """What cannot be renamed is not stored, under no name, and the next try is as good as new."""
     p = Program()
     store, _ = new_store(p)
-    names = p.new("builtins:dict")
-    names.update({"store": store, "key": key("a")})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         """
 from unittest.mock import patch
 
@@ -458,7 +440,8 @@ with patch("os.replace", side_effect=OSError("no space left on device")):
     is_stored = store.put(key, b"kv")
 left = [path.name for path in store.folder.glob("*/*")]
 """,
-        names,
+        store=store,
+        key=key("a"),
     )
     p.see([names["is_stored"], names["left"], store.contains(key("a"))])
     p.see([store.put(key("a"), b"kv"), store.get(key("a"))])
@@ -470,10 +453,7 @@ def test_15_10_two_writers_at_once(subject: Any) -> None:
     each writes a file of its own, and all three are there."""
     p = Program()
     store, _ = new_store(p)
-    names = p.new("builtins:dict")
-    names.update({"store": store, "keys": [key("a"), key("a"), key("b")]})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         """
 import os
 from unittest.mock import patch
@@ -489,7 +469,8 @@ with patch("os.replace", replace):
     told.append(store.put(keys[0], b"kv"))
 left = sorted(path.suffix for path in store.folder.glob("*/*"))
 """,
-        names,
+        store=store,
+        keys=[key("a"), key("a"), key("b")],
     )
     p.see([names["told"], names["left"]])
     p.see([store.get(key(letter)) for letter in "ab"])
@@ -548,10 +529,7 @@ def test_15_11_a_writer_has_its_time(subject: Any, share: float, is_left: bool) 
     """An unfinished file is deleted when its writer is taken for dead, and not before, whenever it
     was read; it counts for nothing."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"share": share})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 import os, tempfile, time
 from {KV}store import STALE_SECONDS, BlockStore
@@ -564,7 +542,7 @@ written, read = (time.time() - n * STALE_SECONDS for n in (share, 2.5 - share))
 os.utime(path, (read, written))
 left = store.evict()
 """,
-        names,
+        share=share,
     )
     p.see([names["left"], names["path"].exists()])
     assert subject.run(p) == [[0, is_left]]
@@ -691,10 +669,7 @@ def test_15_4_one_block_for_each_id(subject: Any, count: int) -> None:
 def test_15_4_bits_stay_bits(subject: Any, reference: Any, kind: str) -> None:
     """A cache in any dtype: what leaves has it, and comes back bit for bit, NaN included."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"kind": kind})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 import torch
 from {KV}layout import gather_blocks, scatter_blocks
@@ -710,7 +685,7 @@ back = [torch.zeros_like(layer) for layer in layers]
 scatter_blocks(blocks, back, [2, 0])
 told = [before, blocks.view(torch.int8), *(layer.view(torch.int8) for layer in back)]
 """,
-        names,
+        kind=kind,
     )
     p.see(p.call("builtins:str", names["blocks"].dtype))
     p.see(names["told"])
@@ -723,10 +698,7 @@ told = [before, blocks.view(torch.int8), *(layer.view(torch.int8) for layer in b
 def test_15_13_on_the_clock_of_its_deadline(subject: Any, hours: int) -> None:
     """A lease that ends in an hour of the monotonic clock is good, one that ended then is not."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"hours": hours})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 import time
 from {KV}leases import Lease, Leases
@@ -741,7 +713,7 @@ except ValueError:
     is_refused = True
 left = sorted(table.leases)
 """,
-        names,
+        hours=hours,
     )
     p.see([names["is_refused"], names["left"]])
     assert subject.run(p) == [[hours < 0, ["ada"]]]
@@ -752,10 +724,7 @@ def test_15_13_at_its_deadline_and_a_moment_before(subject: Any, deadline: float
     """The clock says 100: a lease that ends then is over, and of four blocks the third may be the
     wrong one."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"deadline": deadline})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 from unittest.mock import patch
 from {KV}leases import Lease, Leases
@@ -771,7 +740,7 @@ with patch("time.monotonic", return_value=100.0):
         except ValueError:
             told.append("refused")
 """,
-        names,
+        deadline=deadline,
     )
     p.see(names["told"])
     assert subject.run(p) == [["in" if deadline > 100 else "refused", "refused"]]
@@ -787,10 +756,7 @@ def test_15_13_a_refusal_gives_no_key(
 ) -> None:
     """What refuses a question is sent to the one that asked: it says no name of a lease."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"lease": lease, "deadline": deadline, "block_id": block_id})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 from {KV}leases import Lease, Leases
 from {KV}wire import Question
@@ -805,7 +771,9 @@ except ValueError as error:
     said = str(error).replace(lease, "")
 leaks = [name for name in ("the-key", "bens-key") if name in said]
 """,
-        names,
+        lease=lease,
+        deadline=deadline,
+        block_id=block_id,
     )
     p.see([names["said"], names["leaks"]])
     ((said, leaks),) = subject.run(p)
@@ -827,10 +795,7 @@ def test_15_13_under_the_lock(subject: Any) -> None:
 def test_15_13_what_is_released_is_held_until_it_is_taken(subject: Any) -> None:
     """One of ada's readers has let go. Others may read on, until the engine takes the blocks."""
     p = Program()
-    names = p.new("builtins:dict")
-    p.call(
-        "builtins:exec",
-        f"""
+    names = p.execute(f"""
 import time
 from {KV}leases import Lease, Leases
 from {KV}wire import Question
@@ -852,9 +817,7 @@ table.leases["ada"].deadline = time.monotonic() + 1000.0
 ask()
 told.append(sorted(table.take_ended(time.monotonic())))
 ask()
-""",
-        names,
-    )
+""")
     p.see(names["told"])
     assert subject.run(p) == [["read", "read", ["ada"], "refused"]]
 

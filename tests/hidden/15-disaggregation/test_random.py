@@ -413,13 +413,7 @@ def test_15_13_any_lease(subject: Any, reference: Any, data: Any) -> None:
 def test_15_13_one_thing_wrong(subject: Any, wrong: dict[str, Any], is_refused: bool) -> None:
     """A question is answered if everything in it is right, and refused for each thing alone."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"question": {
-        "kind": "read", "engine_id": "north", "request_id": "ada", "lease": "lease-ada",
-        "namespace": NORTH, "block_ids": [5],
-    } | wrong})  # fmt: skip
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 from {KV}leases import Lease, Leases
 from {KV}wire import Question
@@ -434,7 +428,15 @@ try:
 except ValueError:
     is_refused = True
 """,
-        names,
+        question={
+            "kind": "read",
+            "engine_id": "north",
+            "request_id": "ada",
+            "lease": "lease-ada",
+            "namespace": NORTH,
+            "block_ids": [5],
+        }
+        | wrong,
     )
     p.see(names["is_refused"])
     assert subject.run(p) == [is_refused]

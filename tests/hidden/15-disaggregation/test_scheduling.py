@@ -130,10 +130,7 @@ def test_15_12_at_its_deadline_and_a_moment_before(subject: Any, deadline: float
     """The clock says 100. ada's answer is still to come, and ben's is an error: it is there, so it
     is put in place like any other, which finds out."""
     p = Program()
-    names = p.new("builtins:dict")
-    names.update({"deadline": deadline})
-    p.call(
-        "builtins:exec",
+    names = p.execute(
         f"""
 from concurrent.futures import Future
 from unittest.mock import Mock, patch
@@ -155,7 +152,7 @@ with patch("time.monotonic", return_value=100.0):
     ended, received = south.get_finished(set())
 told = [sorted(received), sorted(south.invalid), south._place.call_count]
 """,
-        names,
+        deadline=deadline,
     )
     p.see(names["told"])
     over = deadline <= 100

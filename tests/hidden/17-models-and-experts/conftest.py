@@ -25,9 +25,7 @@ def ask(subject: Any) -> Callable[..., Any]:
 
     def run(script: str, **given: Any) -> Any:
         p = Program()
-        names = p.new("builtins:dict")
-        names.update(**given)
-        p.call("builtins:exec", script, names)
+        names = p.execute(script, **given)
         p.see(names["told"])
         return subject.run(p)[0]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 from labkit.trace import golden
-from labkit.trace.diff import differing_fields
+from labkit.trace.diff import first_parting
 from labkit.trace.generate import generate
 
 many = settings(max_examples=8)
@@ -258,14 +258,6 @@ def test_18_8_any_states_move(subject: Any, reference: Any, hy: Any, seed: int) 
         p.see(steps._copies(owner, output))
         names.append(f"computed {computed}, new {new}")
     same(subject, reference, p, names)
-
-
-def first_parting(yours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
-    """Where two replays part, as a sentence; "" if they do not."""
-    for step, (mine, other) in enumerate(zip(yours, theirs, strict=False)):
-        if fields := differing_fields(mine, other):
-            return f"step {step}: {', '.join(fields)} differ"
-    return "" if len(yours) == len(theirs) else f"{len(yours)} steps, expected {len(theirs)}"
 
 
 RECORDINGS = golden.select("hybrid", limit=20)
