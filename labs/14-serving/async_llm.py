@@ -53,7 +53,7 @@ from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import RequestStats, ServiceStats
 from mini_vllm.observability.profile import check_profiler_config
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.pooling.config import load_pooling_args, settle_runner
+from mini_vllm.pooling.config import settle_runner
 from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -147,18 +147,8 @@ class AsyncLLM(OnlinePooling, EngineControls):
             info.capacity,
             least_output=0 if config.model.pools else 1,
         )
-        self.input_processor = InputProcessor(
-            tokenizer,
-            self.model_args,
-            info.max_model_len,
-            config.model.seed,
-            config.structured,
-            make_image_processor(config, self.model_args),
-            config.model.max_logprobs,
-        )
-        self.input_processor.has_drafts = config.speculative is not None
-        self.input_processor.pooling = load_pooling_args(config)
-        self.input_processor.use_processors(config.model.logits_processors)
+        images = make_image_processor(config, self.model_args)
+        self.input_processor = InputProcessor.of(config, tokenizer, self.model_args, images)
         self.output_processor = OutputProcessor(tokenizer)
         if (vocabulary := self.output_processor.vocabulary) is not None:
             vocabulary.texts  # noqa: B018  (made here: later all requests would wait for it)

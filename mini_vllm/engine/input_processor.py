@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from mini_vllm.config import StructuredOutputsConfig
+from mini_vllm.config import EngineConfig, StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.errors import RequestError, bad_value, show
@@ -21,7 +21,7 @@ from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.multimodal.processing import MultiModalProcessor
 from mini_vllm.param_checks import MAX_INT64, context_overflow, is_text
-from mini_vllm.pooling.config import PoolingArgs
+from mini_vllm.pooling.config import PoolingArgs, load_pooling_args
 from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import SamplingParams, derive_seed
 from mini_vllm.structured_output.choose import check_constraint
@@ -63,10 +63,33 @@ class InputProcessor:
         self.structured = structured or StructuredOutputsConfig()
         self.images, self.max_logprobs = images, max_logprobs
         self.has_drafts = False
-        """Whether the engine drafts tokens; set by its maker."""
+        """Whether the engine drafts tokens."""
         self._validators: list[Callable[[SamplingParams], None]] = []
         self.num_requests = 0
         """How many there were so far: what the seeds of those without one depend on."""
+
+    @classmethod
+    def of(
+        cls,
+        config: EngineConfig,
+        tokenizer: Any,
+        model: ModelArgs,
+        images: MultiModalProcessor | None,
+    ) -> InputProcessor:
+        """For an engine with this configuration, in which the engine has settled its limits."""
+        made = cls(
+            tokenizer,
+            model,
+            config.scheduler.max_model_len,
+            config.model.seed,
+            config.structured,
+            images,
+            config.model.max_logprobs,
+        )
+        made.has_drafts = config.speculative is not None
+        made.pooling = load_pooling_args(config)
+        made.use_processors(config.model.logits_processors)
+        return made
 
     def use_processors(self, given: Sequence[str | type] | None) -> None:
         """Have logits processors of a user's own look at every request's parameters first."""

@@ -30,7 +30,6 @@ from mini_vllm.observability.several import together
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.policies import scheduler_class
-from mini_vllm.pooling.config import load_pooling_args
 from mini_vllm.pooling_outputs import PoolingRequestOutput
 from mini_vllm.pooling_params import PoolingParams
 from mini_vllm.sampling_params import SamplingParams
@@ -69,18 +68,9 @@ class LLMEngine(OfflineControls):
             self.client = DataParallelClient(self.cores)
         self.config = self.core.config
         self.tokenizer = tokenizer
-        self.input_processor = InputProcessor(
-            tokenizer,
-            self.core.model_args.ending_with(getattr(tokenizer, "eos_token_id", None)),
-            self.config.scheduler.max_model_len,
-            config.model.seed,
-            config.structured,
-            self.core.image_processor,
-            config.model.max_logprobs,
-        )
-        self.input_processor.has_drafts = config.speculative is not None
-        self.input_processor.pooling = load_pooling_args(self.config)
-        self.input_processor.use_processors(config.model.logits_processors)
+        model = self.core.model_args.ending_with(getattr(tokenizer, "eos_token_id", None))
+        images = self.core.image_processor
+        self.input_processor = InputProcessor.of(self.config, tokenizer, model, images)
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
         self.log_stats = LogStats(config) if log_stats else None

@@ -432,17 +432,9 @@ def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
         return WNA16LinearMethod(scheme)
     per_row_or_tensor = strategy in ("channel", "tensor") and bits == 8
     whole = kind == "int" and form in ("int-quantized", None) and per_row_or_tensor
-    if (
-        whole
-        and inputs
-        and all(
-            [
-                weights.get("symmetric", True) and inputs.get("symmetric", True),
-                inputs.get("strategy") in ("token", "tensor"),
-                inputs.get("num_bits") == 8,
-            ]
-        )
-    ):
+    symmetric = weights.get("symmetric", True) and inputs.get("symmetric", True)
+    eight = inputs.get("num_bits") == 8 and inputs.get("strategy") in ("token", "tensor")
+    if whole and symmetric and eight:
         return W8A8LinearMethod(per_tensor=strategy == "tensor", static=static)
     if kind == "float" and form in ("float-quantized", "naive-quantized", None):
         if per_row_or_tensor:

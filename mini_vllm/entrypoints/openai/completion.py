@@ -182,13 +182,7 @@ async def _whole(answer: Answer) -> Response:
             index = prompt_index * answer.n + completion.index
             text, logprobs = ChoiceWriter(answer).write(output, completion)
             counts[index] = len(completion.token_ids)
-            choice = {
-                "index": index,
-                "text": text,
-                "logprobs": logprobs,
-                "finish_reason": completion.finish_reason,
-                "stop_reason": completion.stop_reason,
-            }
+            choice = _choice(index, text, logprobs, completion)
             has_prompt = output.prompt_logprobs is not None  # asked for, or of an echo
             choice["prompt_logprobs"] = prompt_logprobs(output) if has_prompt else None
             wants_ids = request.return_token_ids
@@ -207,6 +201,18 @@ async def _whole(answer: Answer) -> Response:
         "kv_transfer_params": finals[0].kv_transfer_params if len(finals) == 1 else None,
     }
     return json_response(body)
+
+
+def _choice(
+    index: int, text: str, logprobs: dict[str, Any] | None, completion: CompletionOutput
+) -> dict[str, Any]:
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": completion.finish_reason,
+        "stop_reason": completion.stop_reason,
+    }
 
 
 async def _last(answer: Answer, stream: Stream) -> RequestOutput:
@@ -254,13 +260,7 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
                 num_prompt = len(output.prompt_token_ids)
                 usage = usage_of(state, num_prompt, counts[index], output.num_cached_tokens)
                 end = b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
-            choice = {
-                "index": index,
-                "text": text,
-                "logprobs": logprobs,
-                "finish_reason": completion.finish_reason,
-                "stop_reason": completion.stop_reason,
-            }
+            choice = _choice(index, text, logprobs, completion)
             if wants_ids:
                 choice["token_ids"] = completion.token_ids
                 choice["prompt_token_ids"] = None if index in told else output.prompt_token_ids

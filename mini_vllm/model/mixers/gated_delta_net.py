@@ -21,7 +21,7 @@ from mini_vllm.kernels import native_states
 from mini_vllm.kernels.mixers import gdn_decode
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
-from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.layers import Build, Linear
 from mini_vllm.model.layout import WHOLE
 from mini_vllm.model.mixers.args import GatedDeltaArgs
 from mini_vllm.model.mixers.chunks import Chunks
@@ -119,10 +119,9 @@ class GatedDeltaNet(nn.Module):
     @property
     def layer_spec(self) -> LayerSpec:
         """What it keeps of a request, see `LlamaForCausalLM.kv_cache_spec`."""
-        own, weight = self.args, self.conv1d.weight
+        own = self.args
         matrix = (own.num_value_heads, own.key_head_dim, own.value_head_dim)
-        dtype = compute_dtype(weight.dtype, weight.device)
-        return state_spec(own.conv_size, own.conv_kernel_dim, matrix, dtype)
+        return state_spec(own.conv_size, own.conv_kernel_dim, matrix, self.conv1d.weight)
 
     def forward(
         self, x: Tensor, rope: object, kv_cache: tuple[Tensor, Tensor], metadata: StateMetadata

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mini_vllm.attention import StateMetadata
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
-from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.layers import Build, Linear
 from mini_vllm.model.layout import WHOLE, Layout, Parallel, ParamSpec, Part
 from mini_vllm.model.mixers.args import Mamba2Args
 from mini_vllm.model.mixers.mamba2 import chunk_scan, selective_state_update
@@ -103,10 +103,9 @@ class Mamba2Mixer(nn.Module):
     @property
     def layer_spec(self) -> LayerSpec:
         """What it keeps of a request, see `LlamaForCausalLM.kv_cache_spec`."""
-        own, weight = self.args, self.conv1d.weight
+        own = self.args
         matrix = (own.num_heads, own.head_dim, own.state_size)
-        dtype = compute_dtype(weight.dtype, weight.device)
-        return state_spec(own.conv_size, own.conv_kernel, matrix, dtype)
+        return state_spec(own.conv_size, own.conv_kernel, matrix, self.conv1d.weight)
 
     def forward(
         self, x: Tensor, rope: object, kv_cache: tuple[Tensor, Tensor], metadata: StateMetadata

@@ -122,11 +122,14 @@ class ShortConv(nn.Module):
         return torch.nn.functional.silu(y)
 
 
-def state_spec(channels: int, width: int, matrix: tuple[int, ...], dtype: torch.dtype) -> LayerSpec:
+def state_spec(channels: int, width: int, matrix: tuple[int, ...], weight: Tensor) -> LayerSpec:
     """What a layer keeps of a request: the tail of `channels` inputs, and the heads' matrices.
+
+    `weight` is that of its convolution, whose inputs the tail holds.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py#L212-L234 (gated_delta_net_state_shape)
     @ v0.22.1.
     """
+    dtype = compute_dtype(weight.dtype, weight.device)
     tail = StateTensor((width - 1, channels), dtype)
     return LayerSpec("mamba", states=(StateTensor(matrix, torch.float32), tail))
