@@ -282,7 +282,8 @@ class CPUOffloadingManager:
         there must be there afterwards. The new ones are being written: no lookup finds them.
 
         Returns:
-            What is to be written; None, with nothing changed, if there cannot be room for all.
+            What is to be written, an empty output if all are known; None, with nothing changed, if
+            there cannot be room for all.
 
         Source: vllm/v1/kv_offload/cpu/manager.py#L139-L194 (CPUOffloadingManager.prepare_store)
         @ v0.22.1
