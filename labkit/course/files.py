@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 fcntl: ModuleType | None
 try:
@@ -28,6 +30,25 @@ except ImportError:  # Windows
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or nothing: a reader never sees half of it."""
     write_all({path: text})
+
+
+def entries_as_json(document: Mapping[str, Any]) -> str:
+    """JSON of what was recorded, with a line for each entry of each of its sections: short, and a
+    diff shows which entries have changed."""
+
+    def dumped(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    def rows(entries: Mapping[str, Any], indent: str) -> str:
+        return ",\n".join(f"{indent}{dumped(key)}: {dumped(entries[key])}" for key in entries)
+
+    sections = [
+        f" {dumped(name)}: {{\n{rows(section, '  ')}\n }}"
+        if isinstance(section, Mapping) and section
+        else f" {dumped(name)}: {dumped(section)}"
+        for name, section in document.items()
+    ]
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 def write_all(contents: Mapping[Path, str | bytes]) -> None:

@@ -24,7 +24,7 @@ import typer
 
 from labkit.course import sync
 from labkit.course.console import course, polite
-from labkit.course.files import git, write_text
+from labkit.course.files import entries_as_json, git, write_text
 from labkit.course.manifest import Course
 from labkit.grading.result import hash_suite
 
@@ -159,14 +159,13 @@ def public_mutants(path: Path, out: Path) -> None:
     if vectors.exists():
         public = json.loads(vectors.read_text(encoding="utf-8"))["public"]
         shown = {name: public[name] for name in names if name in public}
-        document = {"public": shown, "hidden": {}}
-        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-        write_text(out.with_suffix(".json"), text)
+        document = {"hidden": {}, "public": dict(sorted(shown.items()))}
+        write_text(out.with_suffix(".json"), entries_as_json(document))
     faults = path.with_suffix(".faults.json")
     if faults.exists():
         recorded = json.loads(faults.read_text(encoding="utf-8"))
         shown = {name: recorded[name] for name in names if name in recorded}
-        write_text(out.with_suffix(".faults.json"), json.dumps(shown, indent=1) + "\n")
+        write_text(out.with_suffix(".faults.json"), entries_as_json(shown))
 
 
 NOTE = """# This copy of the course

@@ -27,7 +27,7 @@ from typing import Any
 import typer
 
 from labkit.course.console import course, polite
-from labkit.course.files import write_text
+from labkit.course.files import entries_as_json, write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.inside import child
 from labkit.judge import mistakes
@@ -258,7 +258,7 @@ def record(root: Path, verdict: Verdict) -> None:
     path = results_file(root)
     results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     results[verdict.bug.id] = verdict.failed
-    write_text(path, json.dumps(results, indent=1, sort_keys=True) + "\n")
+    write_text(path, entries_as_json({name: results[name] for name in sorted(results)}))
 
 
 @polite

@@ -18,7 +18,7 @@ from pathlib import Path
 import typer
 
 from labkit.course import source
-from labkit.course.files import write_text
+from labkit.course.files import entries_as_json, write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import find_root
 from labkit.judge import public
@@ -107,12 +107,10 @@ def write_vectors(phase: Phase, verdicts: list[Verdict]) -> None:
     secret = recorded.get("hidden", {}) | ran
     there = {entry["name"] for entry in entries(phase)}
     document = {
-        "public": {name: list(failed) for name, failed in shown.items() if name in there},
-        "hidden": {
-            name: list(failed) for name, failed in secret.items() if name in there and failed
-        },
+        "hidden": {name: secret[name] for name in sorted(secret) if name in there and secret[name]},
+        "public": {name: shown[name] for name in sorted(shown) if name in there},
     }
-    write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+    write_text(path, entries_as_json(document))
 
 
 def write_faults(phase: Phase, mutants: list[Mutant], jobs: int = 2) -> None:
@@ -133,8 +131,7 @@ def write_faults(phase: Phase, mutants: list[Mutant], jobs: int = 2) -> None:
         found = dict(zip([m.name for m in mutants], pool.map(one, mutants), strict=True))
     there = {entry["name"] for entry in entries(phase)}
     kept = {n: fault for n, fault in (faults(phase) | found).items() if fault and n in there}
-    lines = [f" {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept)]
-    write_text(faults_file(phase), "{\n" + ",\n".join(lines) + "\n}\n")
+    write_text(faults_file(phase), entries_as_json({name: kept[name] for name in sorted(kept)}))
 
 
 def main(

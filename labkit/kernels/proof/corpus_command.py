@@ -8,7 +8,6 @@ checker   each check that is taken out of the checker must be missed by its self
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ from pathlib import Path
 import typer
 
 from labkit.course.console import polite
-from labkit.course.files import write_text
+from labkit.course.files import entries_as_json, write_text
 from labkit.course.root import find_root
 from labkit.kernels.check import Checker
 from labkit.kernels.proof import corpus
@@ -119,8 +118,7 @@ def write_results(faults: dict[str, Fault]) -> None:
         "by_kind": dict(kinds.most_common()),
         "changes": {name: list(astuple(fault)) for name, fault in faults.items()},
     }
-    text = json.dumps(data, indent=1, ensure_ascii=False)
-    write_text(corpus.folder() / "results.json", text + "\n")
+    write_text(corpus.folder() / "results.json", entries_as_json(data))
 
 
 # ---------------------------------------------------------------- the checker without a check
