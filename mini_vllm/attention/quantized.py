@@ -84,10 +84,11 @@ def quantize_kv(x: Tensor, form: CacheFormat, scale: float = 1.0) -> Tensor:
 
     `x`, of any floating-point dtype, is widened to float32 first. Numbers are divided by their
     scale (not multiplied by 1 / scale), kept inside the format's range, and rounded: int8 half to
-    even (upstream at the pin cuts the fraction off), fp8 by the cast. With `per_token_head` the
-    scale is the head's own (see `token_head_scales`), and its four bytes follow the numbers;
-    otherwise `scale` is used. NaN becomes 0 and an infinity LARGE, of its sign, before anything
-    else: what lies in a page must never spoil its next owner. `x` stays as it is.
+    even (upstream at the pin cuts the fraction off), fp8 by the cast. The range is -`form.largest`
+    to `form.largest`: int8's -128 is left out. With `per_token_head` the scale is the head's own
+    (see `token_head_scales`), and its four bytes follow the numbers; otherwise `scale` is used. NaN
+    becomes 0 and an infinity LARGE, of its sign, before anything else: what lies in a page must
+    never spoil its next owner. `x` stays as it is.
 
     Source: vllm/v1/attention/ops/triton_reshape_and_cache_flash.py#L139-L236
     (_reshape_cache_per_token_head) @ v0.22.1.
