@@ -107,7 +107,9 @@ class BlockManager(LateHashing):
         """Let ``child``, which holds nothing, start with the parent's first ``num_tokens`` tokens.
 
         It shares the blocks that hold them, the last one even if it is only partly theirs, and
-        counts the tokens as computed. Nothing is copied yet: see :meth:`append`.
+        counts the tokens as computed. Of its blocks as many can be found by their hashes
+        (``num_cached_blocks``) as of the parent's, but full ones only. Nothing is copied yet: see
+        :meth:`append`.
 
         Args:
             parent: has computed at least ``num_tokens`` tokens, which the child has too.

@@ -442,9 +442,10 @@ class VllmV0(Policy):
     def _schedule_priority_preemption(self, step: V0Plan) -> int:
         """Make room for the waiting request whose turn it is, at the cost of less urgent ones.
 
-        From the least urgent on, running groups are preempted until it fits, as long as they are
-        less urgent: a larger ``(priority, arrival_time)``. The members of a group leave in the
-        order of ``sorted(self.running)``. The waiting request is admitted in the next step.
+        From the least urgent on, running groups are preempted until it fits (:meth:`_fits`, with
+        the step's own budget), as long as they are less urgent: a larger ``(priority,
+        arrival_time)``. The members of a group leave in the order of ``sorted(self.running)``. The
+        waiting request is admitted in the next step.
 
         Returns:
             How many groups were preempted.
