@@ -137,14 +137,10 @@ STORE_KV = (
     Case("wide-row", "64 heads of 136: rows of 8,704", "float16", store(3, 64, 136, 4)),
     Case("deep", "9 of 70,000 tokens are stored", "float16",
          among_idle(70_000, store(9, 1, 16, 7))),
-    Case(
-        "many-slots", "more than 2^25 slots", "bfloat16",
-        store(7, 2, 64, 16, num_blocks=BIG_CACHE // (16 * 2 * 64)),
-    ),
-    Case(
-        "big-cache", "more than 2^32 elements a cache", "float16",
-        store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128)),
-    ),
+    Case("many-slots", "more than 2^25 slots", "bfloat16",
+         store(7, 2, 64, 16, num_blocks=BIG_CACHE // (16 * 2 * 64))),
+    Case("big-cache", "more than 2^32 elements a cache", "float16",
+         store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128))),
     Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, slices=()),
          graded=True),
     *mixed(
