@@ -26,7 +26,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -151,26 +151,14 @@ class Repository:
 
     def fetch(self, weights: bool) -> Path:
         """The folder, with all files that it needs. Raises what :func:`folder` does."""
-        if is_offline():
-            if (here := self.find_cached(weights)) is not None:
-                return here
-            raise FileNotFoundError(
-                f"{self._title()} is not whole in {str(self.cache)!r}, and HF_HUB_OFFLINE forbids "
-                "to download it; unset HF_HUB_OFFLINE, or give a folder"
-            )
-        try:
-            info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
-        except Exception as error:  # of the hub, or of whatever library it talks through
-            if self._says_nothing(error) and (here := self.find_cached(weights)) is not None:
-                logger.warning(
-                    "%s cannot be reached; %s is used as it is here", self.endpoint, here
-                )
-                return here
-            raise self._explain(error) from error
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        not_here = f"{self._title()} is not whole in {str(self.cache)!r}"
+        asked = self._ask(lambda: self.find_cached(weights), not_here, "folder")
+        if isinstance(asked, Path):
+            return asked
+        commit, sizes = asked
         small, tensors = small_files(sizes), [name for name in sizes if is_tensors(name)]
         self._check_files(sizes, tensors, weights)
-        here = self._download(info.sha, small, sizes)
+        here = self._download(commit, small, sizes)
         if not weights:
             return here
         try:
@@ -183,29 +171,45 @@ class Repository:
                 f"{self._title()} has no file {missing[0]!r}, which its {INDEX} names; choose "
                 "another revision"
             )
-        return self._download(info.sha, named or plain_files(tensors), sizes)
+        return self._download(commit, named or plain_files(tensors), sizes)
 
     def fetch_gguf(self, wanted: str) -> Path:
         """A GGUF file, by its name or its type. Raises what :func:`folder` does."""
+        not_here = f"{self._title()} has no {wanted!r} in {str(self.cache)!r}"
+        asked = self._ask(lambda: self.find_cached_gguf(wanted), not_here, "file")
+        if isinstance(asked, Path):
+            return asked
+        commit, sizes = asked
+        name = choose_gguf(sizes, wanted, self._title())
+        return self._download(commit, [name], sizes) / name
+
+    def _ask(
+        self, find_here: Callable[[], Path | None], not_here: str, kind: str
+    ) -> Path | tuple[str | None, dict[str, int]]:
+        """The commit and the size of each file, as the hub says; or what is here already, where
+        the hub must not be asked or does not answer.
+
+        Args:
+            not_here: the begin of the message if it is not.
+            kind: what the user can give instead.
+        """
         if is_offline():
-            if (here := self.find_cached_gguf(wanted)) is not None:
+            if (here := find_here()) is not None:
                 return here
             raise FileNotFoundError(
-                f"{self._title()} has no {wanted!r} in {str(self.cache)!r}, and HF_HUB_OFFLINE "
-                "forbids to download it; unset HF_HUB_OFFLINE, or give a file"
+                f"{not_here}, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE, or "
+                f"give a {kind}"
             )
         try:
             info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
         except Exception as error:  # of the hub, or of whatever library it talks through
-            if self._says_nothing(error) and (here := self.find_cached_gguf(wanted)) is not None:
+            if self._says_nothing(error) and (here := find_here()) is not None:
                 logger.warning(
                     "%s cannot be reached; %s is used as it is here", self.endpoint, here
                 )
                 return here
             raise self._explain(error) from error
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-        name = choose_gguf(sizes, wanted, self._title())
-        return self._download(info.sha, [name], sizes) / name
+        return info.sha, {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
     def find_cached_gguf(self, wanted: str) -> Path | None:
         """The file in the cache; None if it is not there."""
