@@ -455,7 +455,8 @@ class VllmV0(Policy):
             return 0
         queue = self.groups.split(sorted(self.running))
         num_groups = len(queue)
-        while queue and _urgency(queue[-1][0]) > _urgency(request):
+        urgency = (request.priority, request.arrival_time)
+        while queue and (queue[-1][0].priority, queue[-1][0].arrival_time) > urgency:
             if self._fits(request, step.budget):
                 break
             self._preempt_group(step, queue.pop())
