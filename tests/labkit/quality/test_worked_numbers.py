@@ -239,6 +239,22 @@ def test_16_when_a_swap_is_cheaper() -> None:
         assert f"{compute / move:.{len(ratio.partition('.')[2])}f}" == ratio
         row = f"| {name} | {compute * 1e6:.0f} µs | {move * 1e6:.0f} µs | {ratio}: "
         assert row in text, row
+    price = json.loads(Path(ROOT, "benchmarks/results/arena/cost_model.json").read_text())[
+        "seconds_per"
+    ]
+    n, block, token = 512, price["swapped_blocks"], price["prefill_tokens"]
+    again = price["prefills"] + n * token + n * n * price["prefill_pairs"]
+    assert f"{block * 1e6:.0f} µs for a block that moves, {token * 1e6:.0f} µs for a token" in text
+    assert f"takes {again / (2 * n / 16 * block):.0f} times as long as swapping" in text
+
+
+def test_15_the_link_that_was_measured() -> None:
+    link = json.loads(Path(ROOT, "benchmarks/results/arena/link.json").read_text())["seconds_per"]
+    trip, token = link["trip"] * 1e3, link["token"] * 1e6
+    assert f"{trip:.1f} ms a trip and {token:.1f} µs for the 4,096 bytes" in chapter(
+        "15", "00-guide"
+    )
+    assert f"which is {4096 / token:.0f} MB/s" in chapter("15", "00-guide")
 
 
 def overload(limit: int, num_requests: int = 2200) -> tuple[float, float]:
