@@ -17,13 +17,13 @@ from mini_vllm.model.config_rules import BOOLEAN, integer, number, one_of
 from mini_vllm.model.families.experts import (
     COUNT,
     SIZE,
+    deepseek_experts,
     feed_forwards,
     layers_behind,
 )
 from mini_vllm.model.families.layer_kinds import dense_layers
 from mini_vllm.model.families.table import Config, Family, Parts
 from mini_vllm.model.mixers.args import LatentArgs
-from mini_vllm.model.moe.args import MoEArgs
 
 
 def parts(config: Config) -> Parts:
@@ -49,21 +49,12 @@ def scale(config: Config) -> float:
 def args(config: Config) -> dict[str, Any]:
     """Raises ValueError for experts and groups that do not go together."""
     has_groups = config["topk_method"] != "greedy"
-    moe = MoEArgs(
-        num_experts=config["n_routed_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
-        moe_intermediate_size=config["moe_intermediate_size"],
-        routing="grouped_topk",
-        norm_topk_prob=bool(config["norm_topk_prob"]),
+    moe = deepseek_experts(
+        config,
         scoring_func=config["scoring_func"],
-        n_group=config["n_group"] or 1 if has_groups else 1,
-        topk_group=config["topk_group"] or 1 if has_groups else 1,
-        routed_scaling_factor=config["routed_scaling_factor"],
         has_correction_bias=config["topk_method"] == "noaux_tc",
-        hidden_act=config.get("hidden_act", "silu"),
-        shared_expert_intermediate_size=config["moe_intermediate_size"]
-        * (config["n_shared_experts"] or 0),
         dense_layers=dense_layers(config),
+        **{} if has_groups else {"n_group": 1, "topk_group": 1},
     )
     latent = LatentArgs(
         kv_lora_rank=config["kv_lora_rank"],

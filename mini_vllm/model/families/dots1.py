@@ -5,10 +5,14 @@ Source: vllm/model_executor/models/dots1.py#L276-L338 (Dots1DecoderLayer) @ v0.2
 
 from typing import Any
 
-from mini_vllm.model.families.experts import COUNT, feed_forwards, first_dense
+from mini_vllm.model.families.experts import (
+    COUNT,
+    deepseek_experts,
+    feed_forwards,
+    first_dense,
+)
 from mini_vllm.model.families.glm4_moe import GLM4_MOE
 from mini_vllm.model.families.table import Config, Family, Parts
-from mini_vllm.model.moe.args import MoEArgs
 
 
 def windows(config: Config) -> tuple[int | None, ...]:
@@ -26,23 +30,7 @@ def parts(config: Config) -> Parts:
 
 
 def args(config: Config) -> dict[str, Any]:
-    moe = MoEArgs(
-        num_experts=config["n_routed_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
-        moe_intermediate_size=config["moe_intermediate_size"],
-        routing="grouped_topk",
-        norm_topk_prob=bool(config["norm_topk_prob"]),
-        scoring_func="sigmoid",
-        n_group=config["n_group"] or 1,
-        topk_group=config["topk_group"] or 1,
-        routed_scaling_factor=config["routed_scaling_factor"],
-        has_correction_bias=True,
-        hidden_act=config.get("hidden_act", "silu"),
-        shared_expert_intermediate_size=config["moe_intermediate_size"]
-        * (config["n_shared_experts"] or 0),
-        dense_layers=tuple(first_dense(config)),
-    )
-    return {"moe": moe}
+    return {"moe": deepseek_experts(config)}
 
 
 DOTS1 = Family(

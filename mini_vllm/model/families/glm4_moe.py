@@ -9,12 +9,12 @@ from mini_vllm.model.config_rules import BOOLEAN, integer, number
 from mini_vllm.model.families.experts import (
     COUNT,
     SIZE,
+    deepseek_experts,
     feed_forwards,
     first_dense,
     layers_behind,
 )
 from mini_vllm.model.families.table import Config, Family, Parts
-from mini_vllm.model.moe.args import MoEArgs
 
 
 def parts(config: Config) -> Parts:
@@ -25,24 +25,8 @@ def parts(config: Config) -> Parts:
 
 
 def args(config: Config) -> dict[str, Any]:
-    moe = MoEArgs(
-        num_experts=config["n_routed_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
-        moe_intermediate_size=config["moe_intermediate_size"],
-        routing="grouped_topk",
-        norm_topk_prob=config["norm_topk_prob"],
-        scoring_func="sigmoid",
-        n_group=config["n_group"],
-        topk_group=config["topk_group"],
-        routed_scaling_factor=config["routed_scaling_factor"],
-        has_correction_bias=True,
-        hidden_act=config.get("hidden_act", "silu"),
-        shared_expert_intermediate_size=config["moe_intermediate_size"]
-        * config["n_shared_experts"],
-        dense_layers=tuple(first_dense(config)),
-    )
     return {
-        "moe": moe,
+        "moe": deepseek_experts(config),
         "qkv_bias": config["attention_bias"],
         "o_bias": False,
         "ignored_tensors": layers_behind(config),

@@ -5,9 +5,8 @@ Source: vllm/model_executor/models/mixtral.py#L238-L293 (MixtralDecoderLayer) @ 
 
 from typing import Any
 
-from mini_vllm.model.families.experts import COUNT, feed_forwards
+from mini_vllm.model.families.experts import COUNT, experts_of, feed_forwards
 from mini_vllm.model.families.table import Config, Family, Parts, window_everywhere
-from mini_vllm.model.moe.args import MoEArgs
 
 
 def parts(config: Config) -> Parts:
@@ -15,12 +14,11 @@ def parts(config: Config) -> Parts:
 
 
 def experts(config: Config) -> dict[str, Any]:
-    moe = MoEArgs(
+    moe = experts_of(
+        config,
         num_experts=config["num_local_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
         moe_intermediate_size=config["intermediate_size"],
         norm_topk_prob=True,
-        hidden_act=config.get("hidden_act", "silu"),
     )
     return {"moe": moe}
 

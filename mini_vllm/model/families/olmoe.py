@@ -6,9 +6,8 @@ Source: vllm/model_executor/models/olmoe.py#L222-L267 (OlmoeDecoderLayer) @ v0.2
 from typing import Any
 
 from mini_vllm.model.config_rules import NOTHING
-from mini_vllm.model.families.experts import COUNT, feed_forwards
+from mini_vllm.model.families.experts import COUNT, experts_of, feed_forwards
 from mini_vllm.model.families.table import Config, Family, Parts
-from mini_vllm.model.moe.args import MoEArgs
 
 
 def parts(config: Config) -> Parts:
@@ -16,14 +15,7 @@ def parts(config: Config) -> Parts:
 
 
 def experts(config: Config) -> dict[str, Any]:
-    moe = MoEArgs(
-        num_experts=config["num_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
-        moe_intermediate_size=config["intermediate_size"],
-        norm_topk_prob=config["norm_topk_prob"],
-        hidden_act=config.get("hidden_act", "silu"),
-    )
-    return {"moe": moe}
+    return {"moe": experts_of(config, moe_intermediate_size=config["intermediate_size"])}
 
 
 OLMOE = Family(

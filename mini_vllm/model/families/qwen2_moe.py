@@ -6,10 +6,9 @@ Source: vllm/model_executor/models/qwen2_moe.py#L125-L193 (Qwen2MoeSparseMoeBloc
 from typing import Any
 
 from mini_vllm.model.config_rules import BOOLEAN, integer
-from mini_vllm.model.families.experts import COUNT, SIZE, feed_forwards
+from mini_vllm.model.families.experts import COUNT, SIZE, feed_forwards, qwen_experts
 from mini_vllm.model.families.layer_kinds import dense_layers
 from mini_vllm.model.families.table import Config, Family, Parts
-from mini_vllm.model.moe.args import MoEArgs
 
 
 def parts(config: Config) -> Parts:
@@ -17,17 +16,7 @@ def parts(config: Config) -> Parts:
 
 
 def experts(config: Config) -> dict[str, Any]:
-    moe = MoEArgs(
-        num_experts=config["num_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
-        moe_intermediate_size=config["moe_intermediate_size"],
-        norm_topk_prob=config["norm_topk_prob"],
-        hidden_act=config.get("hidden_act", "silu"),
-        shared_expert_intermediate_size=config["shared_expert_intermediate_size"],
-        shared_expert_gate=True,
-        dense_layers=dense_layers(config),
-    )
-    return {"moe": moe, "qkv_bias": config["qkv_bias"], "o_bias": False}
+    return {"moe": qwen_experts(config), "qkv_bias": config["qkv_bias"], "o_bias": False}
 
 
 def windows(config: Config) -> tuple[int | None, ...]:

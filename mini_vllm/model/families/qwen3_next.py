@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from mini_vllm.model.config_rules import integer, list_of, one_of
-from mini_vllm.model.families.layer_kinds import dense_layers
+from mini_vllm.model.families.experts import qwen_experts
 from mini_vllm.model.families.table import LLAMA_STACKS, Config, Family, Parts
 from mini_vllm.model.mixers.args import GatedDeltaArgs
 from mini_vllm.model.moe.args import MoEArgs
@@ -52,18 +52,7 @@ def parts(config: Config) -> Parts:
 
 def experts(config: Config) -> MoEArgs | None:
     """The experts; None for a dense model."""
-    if not config.get("num_experts"):
-        return None
-    return MoEArgs(
-        num_experts=config["num_experts"],
-        num_experts_per_tok=config["num_experts_per_tok"],
-        moe_intermediate_size=config["moe_intermediate_size"],
-        norm_topk_prob=config["norm_topk_prob"],
-        hidden_act=config.get("hidden_act", "silu"),
-        shared_expert_intermediate_size=config["shared_expert_intermediate_size"],
-        shared_expert_gate=True,
-        dense_layers=dense_layers(config),
-    )
+    return qwen_experts(config) if config.get("num_experts") else None
 
 
 def args(config: Config) -> dict[str, Any]:
