@@ -12,18 +12,10 @@ from typing import Any
 
 from mini_vllm.model.config_rules import BOOLEAN, integer, list_of, number, one_of
 from mini_vllm.model.families.experts import COUNT, SIZE, feed_forwards
-from mini_vllm.model.families.table import Config, Family, Parts, QueryGrowth
+from mini_vllm.model.families.table import Config, Family, Parts, QueryGrowth, rotates
 from mini_vllm.model.moe.args import MoEArgs
 
 KINDS = ("full_attention", "chunked_attention")
-
-
-def rotates(config: Config) -> list[bool]:
-    num_layers, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
-    given = config.get("no_rope_layers")  # which says where there is one, whatever its name
-    if given:
-        return [bool(one) for one in given]
-    return [index % every != 0 for index in range(1, num_layers + 1)]
 
 
 def chunks(config: Config) -> list[int | None]:

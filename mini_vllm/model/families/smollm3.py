@@ -5,15 +5,7 @@ itself, vllm/model_executor/models/registry.py#L639-L647 (_TRANSFORMERS_SUPPORTE
 """
 
 from mini_vllm.model.config_rules import integer, list_of
-from mini_vllm.model.families.table import Config, Family, Parts
-
-
-def rotates(config: Config) -> list[bool]:
-    num_layers, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
-    given = config.get("no_rope_layers")  # which says where there is one, whatever its name
-    if given:
-        return [bool(one) for one in given]
-    return [index % every != 0 for index in range(1, num_layers + 1)]
+from mini_vllm.model.families.table import Config, Family, Parts, rotates
 
 
 def windows(config: Config) -> tuple[int | None, ...]:

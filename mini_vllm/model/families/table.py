@@ -180,6 +180,16 @@ class Family:
     ignores: Sequence[str] = ()
 
 
+def rotates(config: Config) -> list[bool]:
+    """Which layers turn heads with the position: all but each `no_rope_layer_interval`-th, unless
+    `no_rope_layers` says it of each."""
+    num_layers, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
+    given = config.get("no_rope_layers")  # which says where there is one, whatever its name
+    if given:
+        return [bool(one) for one in given]
+    return [index % every != 0 for index in range(1, num_layers + 1)]
+
+
 def window_everywhere(config: Config) -> tuple[int | None, ...]:
     """The config's window, in all layers."""
     return (config.get("sliding_window"),) * config["num_hidden_layers"]
