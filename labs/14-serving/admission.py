@@ -18,7 +18,7 @@ class Admission:
     Args:
         requests: the unfinished ones, by id; the figures keep them up to date.
         max_reqs: most of them; a request with ``n`` completions counts ``n`` times.
-        max_tokens: most tokens of their prompts together. None: no limit.
+        max_tokens: most tokens of their prompts together. None: no limit. 0 is one: none get in.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Admission:
         self.requests, self.max_reqs, self.max_tokens = requests, max_reqs, max_tokens
 
     def check(self, num_reqs: int, num_tokens: int) -> None:
-        """Raise unless this many more may come in.
+        """Raise unless this many more may come in. A limit may be reached, not exceeded.
 
         It does not wait, and its caller must not wait either until the newcomers are counted:
         between a check and an ``await`` others may check, too, and all be let in.

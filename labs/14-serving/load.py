@@ -227,10 +227,10 @@ def read_pieces(result: RequestResult) -> None:
 
 
 def goodput(results: Sequence[RequestResult], slos: Mapping[str, float], duration: float) -> float:
-    """Requests a second that met *all* of their objectives.
+    """Requests a second that met *all* of their objectives. A limit may be reached, not exceeded.
 
     Args:
-        results: of successful requests.
+        results: of successful requests; each has its own `ttft`, `tpot` and `latency`, in seconds.
         slos: limits in milliseconds by name: "ttft", "tpot" or "e2el".
         duration: of the run, in seconds.
 

@@ -168,6 +168,8 @@ class BlockManager(LateHashing):
     def swap_in(self, requests: Sequence[Request]) -> list[tuple[int, int]]:
         """Bring swapped requests back: they have their computed tokens again, in other blocks.
 
+        None of these is found by a hash: ``num_cached_blocks`` begins at 0.
+
         Returns:
             ``(host block, device block)`` for every block to copy.
         """
