@@ -32,6 +32,14 @@ def write_text(path: Path, text: str) -> None:
     write_all({path: text})
 
 
+def holds(path: Path, data: bytes) -> bool:
+    """Whether the file is there and holds just this."""
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
+
+
 def entries_as_json(document: Mapping[str, Any]) -> str:
     """JSON of what was recorded, with a line for each entry of each of its sections: short, and a
     diff shows which entries have changed."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.course.files import HALF, backup, git, run_git, write_all, write_text
+from labkit.course.files import HALF, backup, git, holds, run_git, write_all, write_text
 
 NOTE = Path(".labkit", "unfinished.json")
 
@@ -53,9 +53,9 @@ class Unfinished:
             OSError: it cannot be; the note stays.
         """
         old = {path: kept.read_bytes() for path, kept in self._kept().items()}
-        now = backup(self.root, [path for path in old if not _holds(path, old[path])], HALF)
+        now = backup(self.root, [path for path in old if not holds(path, old[path])], HALF)
         self._end_merge()
-        write_all({path: data for path, data in old.items() if not _holds(path, data)})
+        write_all({path: data for path, data in old.items() if not holds(path, data)})
         for path in old:  # what was written beside its place, and never got there
             for left in path.parent.glob(f".{path.name}.????????"):
                 left.unlink(missing_ok=True)
@@ -82,13 +82,6 @@ class Unfinished:
         if done.returncode:
             said = " ".join((done.stderr or done.stdout).split())[:400]
             raise OSError(f"the merge that was begun cannot be ended; git says: {said}")
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    try:
-        return path.read_bytes() == data
-    except OSError:
-        return False
 
 
 def found(root: Path) -> Unfinished | None:

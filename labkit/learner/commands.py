@@ -29,7 +29,7 @@ from labkit.course.console import (
     task_in,
     told,
 )
-from labkit.course.files import HALF, backup, read_python, write_all
+from labkit.course.files import HALF, backup, holds, read_python, write_all
 from labkit.course.manifest import Exercise, ManifestError, Phase
 from labkit.course.state import State
 from labkit.judge import diagnose, notebook_judge
@@ -267,15 +267,8 @@ def differing(root: Path, folder: Path, within: str = "") -> dict[Path, bytes]:
     """
     files = sorted(path for path in (folder / within).rglob("*") if path.is_file())
     kept = {root / path.relative_to(folder): path.read_bytes() for path in files}
-    other = {path: data for path, data in kept.items() if not _holds(path, data)}
+    other = {path: data for path, data in kept.items() if not holds(path, data)}
     return other if set(other) - {root / sync.RECORD} else {}
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    try:
-        return path.read_bytes() == data
-    except OSError:
-        return False
 
 
 @polite
