@@ -188,9 +188,8 @@ class _Run:
     ) -> None:
         self.checker, self.result, self.source = checker, result, source
         self.spec = SPECS[result.kernel]
-        self.cases = sampled(cases_of(result.kernel), sample, result.seed)
-        self.result.planned = len(cases_of(result.kernel))
-        self.whole = sample is None
+        self.cases: list[Case] = []
+        self.sample, self.whole = sample, sample is None
         self.submission: Submission
         self.judges: list[verdict.Judge] = []
         self.bits: dict[str, dict[str, torch.Tensor]] = {}  # of each case's first run
@@ -212,6 +211,9 @@ class _Run:
         if isinstance(found, list):
             return Stage("lint", "failed", "", tuple(found))
         self.submission = found
+        known = cases_of(self.spec.name, found.optional)
+        self.cases = sampled(known, self.sample, self.result.seed)
+        self.result.planned = len(known)
         return Stage("lint", "passed")
 
     def compile(self) -> Stage:

@@ -25,11 +25,16 @@ Named = tuple[str, CompileRequest]
 
 
 @cache
-def all_requests(spec: KernelSpec) -> tuple[tuple[str, str, CompileRequest], ...]:
-    """(case, its dtype, request) of every launch of every case, for the newest capability."""
+def all_requests(
+    spec: KernelSpec, optional: tuple[str, ...] = ()
+) -> tuple[tuple[str, str, CompileRequest], ...]:
+    """(case, its dtype, request) of every launch of every case, for the newest capability.
+
+    `optional`: the parameters with a default that the kernels have.
+    """
     return tuple(
         (case.name, case.dtype, compile_request(launch, CAPABILITIES[-1]))
-        for case in cases_of(spec.name)
+        for case in cases_of(spec.name, optional)
         for launch in spec.plan(**build(spec.name, case.name, 0)[0])
     )
 
@@ -40,12 +45,12 @@ def size_of(request: CompileRequest) -> int:
 
 
 @cache
-def launch_requests(spec: KernelSpec) -> tuple[Named, ...]:
-    """What stands for the launches of a spec, whatever the kernel's text."""
+def launch_requests(spec: KernelSpec, optional: tuple[str, ...] = ()) -> tuple[Named, ...]:
+    """What stands for the launches of a spec, whatever the kernel's text; see `all_requests`."""
     found: dict[Any, Named] = {}
-    for case, dtype, request in all_requests(spec):
+    for case, dtype, request in all_requests(spec, optional):
         flags = tuple((k, v) for k, v in request.values.items() if isinstance(v, bool))
-        key = (request.kernel, dtype, flags)
+        key = (request.kernel, dtype, flags, frozenset(request.types))
         if key not in found or size_of(request) > size_of(found[key][1]):
             found[key] = (case, request)
         for name in request.values:
@@ -65,9 +70,10 @@ def branch_requests(spec: KernelSpec, submission: Submission) -> list[Named]:
         found = ways(function, request.values) if function else ()
         return {(request.kernel, *way) for way in found}
 
-    gone = set[Any]().union(*(taken(request) for _, request in launch_requests(spec)))
+    optional = submission.optional
+    gone = set[Any]().union(*(taken(request) for _, request in launch_requests(spec, optional)))
     more: list[Named] = []
-    for case, _, request in all_requests(spec):
+    for case, _, request in all_requests(spec, optional):
         if not taken(request) <= gone:
             gone |= taken(request)
             more.append((case, request))
@@ -76,8 +82,9 @@ def branch_requests(spec: KernelSpec, submission: Submission) -> list[Named]:
 
 def requests_of(spec: KernelSpec, submission: Submission) -> list[tuple[int, str, CompileRequest]]:
     """(capability, case, request) of all that is compiled of a submission."""
+    launched = launch_requests(spec, submission.optional)
     return [
         (capability, case, replace(request, capability=capability))
-        for case, request in (*launch_requests(spec), *branch_requests(spec, submission))
+        for case, request in (*launched, *branch_requests(spec, submission))
         for capability in CAPABILITIES
     ]

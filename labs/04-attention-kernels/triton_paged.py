@@ -87,6 +87,7 @@ def paged_decode_kernel(
     GROUP_TILE: tl.constexpr,
     DIM_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    order_ptr=None,  # [R] int64: each request once, the first to start first; None = 0, 1, ...
 ):
     """Attention of one new token over its request's pages. Grid: (R, Hkv, NUM_SPLITS).
 
@@ -97,6 +98,10 @@ def paged_decode_kernel(
 
         visible tokens   |<-- split 0 -->|<-- split 1 -->|<- 2 ->|       stretch = tiles per split
         tiles            | KEY_TILE | ...                              * KEY_TILE
+
+    A GPU starts programs by the first axis of the grid, so program (i, j) is number j * R + i of a
+    split. With `order_ptr` the first Hkv of them are all heads of the first request of the order,
+    and so on; which program does the work changes no number.
 
     Source: vllm/v1/attention/ops/triton_decode_attention.py#L262-L442
     (_fwd_grouped_kernel_stage1) @ v0.22.1.

@@ -17,9 +17,9 @@ from mini_vllm.kernels.attention import (
     SPLIT_DECODE,
     STORE_KV,
     choose_num_splits,
+    order_matters,
 )
 from mini_vllm.kernels.launch import KernelSpec
-from mini_vllm.kernels.ordered import ORDERED_DECODE, order_matters
 from mini_vllm.platforms import platform_of
 from mini_vllm.platforms.interface import Platform
 
@@ -102,13 +102,12 @@ def prefill_spec() -> KernelSpec:
 def run_decodes(metadata: AttentionMetadata, query: Tensor, key_cache: Tensor, **rest: Any) -> None:
     """One token a request; the context is split where requests alone leave the GPU idle. If that is
     asked for, the longest start first where there are more than it holds at once."""
-    problem = dict(query=query, key_cache=key_cache, **rest)
+    problem: dict[str, Any] = dict(query=query, key_cache=key_cache, **rest)
     num_reqs, num_heads, head_dim = query.shape
     num_programs, processors = num_reqs * key_cache.shape[2], num_processors(query.device)
     num_splits = choose_num_splits(num_programs, metadata.max_seq_len, processors)
     if USES_ORDERED_DECODE and num_splits == 1 and order_matters(num_programs, processors):
-        ORDERED_DECODE.run(order=longest_first(metadata), **problem)
-        return
+        problem["order"] = longest_first(metadata)
     if num_splits == 1:
         PAGED_DECODE.run(**problem)
         return

@@ -3,7 +3,6 @@
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
     tiled.py       how the kernel of `attention/tiled_prefill.py` is launched
-    ordered.py     how the kernel of `attention/ordered_decode.py` is launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     qkv.py         how the kernel of `qk_norm_rope_store.py` is launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
@@ -47,7 +46,7 @@ yet that it is faster than torch's product there; `gpu-report --part roofline` m
 USES_TILED_PREFILL = os.environ.get("MINI_VLLM_TILED_PREFILL") == "1"
 """Whether prompts are attended to by `tiled_prefill.py`'s kernel; not by itself either."""
 USES_ORDERED_DECODE = os.environ.get("MINI_VLLM_ORDERED_DECODE") == "1"
-"""Whether decodes that wait for each other are `ordered_decode.py`'s; not by itself either."""
+"""Whether decodes that wait for each other start with the longest; not by itself either."""
 
 
 def can_launch(tensor: Tensor) -> bool:

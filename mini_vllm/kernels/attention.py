@@ -100,10 +100,12 @@ def decode_launch(
     output: Tensor,
     scale: float,
     window: int | None = None,
+    order: Tensor | None = None,
 ) -> Launch:
     """One token a request: `query` `[R, Hq, D]` (only the request stride is free) -> `output`.
 
-    A program is a request and a key/value head.
+    A program is a request and a key/value head. `order` `[R]` int64: each request once, the first
+    to start first; a kernel without `order_ptr` takes none.
     """
     num_reqs, num_heads, head_dim = query.shape
     block_size, num_kv_heads = key_cache.shape[1:3]
@@ -122,7 +124,8 @@ def decode_launch(
             "table_stride": block_table.stride(0),
             "scale": scale,
             "window": NO_WINDOW if window is None else window,
-        },
+        }
+        | ({} if order is None else {"order_ptr": order}),
         constexprs={
             "BLOCK_SIZE": block_size,
             "GROUP": group,
@@ -149,11 +152,15 @@ def plan_paged_decode(output: Tensor, lse: Tensor | None = None, **problem: Any)
     ]
 
 
-def work_paged_decode(output: Tensor, lse: Tensor | None = None, **problem: Any) -> Work:
-    """Attention of one token a request, and what it writes."""
+def work_paged_decode(
+    output: Tensor, lse: Tensor | None = None, order: Tensor | None = None, **problem: Any
+) -> Work:
+    """Attention of one token a request, the order, and what it writes."""
     written = (output,) if lse is None else (output, lse)
+    read = 0 if order is None else tensor_bytes(order)
     query_lens = [1] * len(problem["seq_lens"])
-    return attention_work(query_lens, **problem) + Work(0, tensor_bytes(*written), flops=0)
+    attention = attention_work(query_lens, **problem)
+    return attention + Work(read, tensor_bytes(*written), flops=0)
 
 
 PAGED_DECODE = KernelSpec(
@@ -164,6 +171,16 @@ PAGED_DECODE = KernelSpec(
     work=work_paged_decode,
     outputs=("output",),
 )
+
+
+AT_ONCE = 4
+"""Programs of a decode that a processor holds at the same time. With 128 features in half precision
+one takes 39 KB of shared memory: four fit on sm_80, five on sm_90."""
+
+
+def order_matters(num_programs: int, num_processors: int) -> bool:
+    """Whether programs wait for others to end: where all start at once, none comes first."""
+    return num_programs > AT_ONCE * num_processors
 
 
 # ---------------------------------------------------------------- splits

@@ -5,8 +5,8 @@
     pages.py       paged caches, and what makes attention over them hard
     storing.py     for `store_kv`, and
     decode.py      for the decode kernels, and
-    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`; also for those of
-                   `attention/ordered_decode.py` and `attention/tiled_prefill.py`
+    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`; also for that of
+                   `attention/tiled_prefill.py`
     pointwise.py   for the kernels of `kernels/fused.py`
     qkv.py         for the kernel of `kernels/qk_norm_rope_store.py`
     masking.py     for the kernel of `kernels/bitmask.py`
@@ -26,6 +26,8 @@ fixed; what a kernel could learn by heart (contents, order of blocks, some lengt
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import torch
 
@@ -50,7 +52,6 @@ from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.kernels.lora import SPECS as LORA_SPECS
 from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.mixers import SPECS as MIXER_SPECS
-from mini_vllm.kernels.ordered import SPECS as ORDERED_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.qkv import SPECS as QKV_SPECS
@@ -62,7 +63,6 @@ SPECS: dict[str, KernelSpec] = {
     spec.name: spec
     for specs in (
         ATTENTION_SPECS,
-        ORDERED_SPECS,
         TILED_SPECS,
         POINTWISE_SPECS,
         QKV_SPECS,
@@ -94,15 +94,19 @@ CASES = {
 }
 
 
-def cases_of(spec: str) -> tuple[Case, ...]:
-    """All cases of a spec, the simplest first.
+def cases_of(spec: str, optional: Collection[str] | None = None) -> tuple[Case, ...]:
+    """All cases of a spec, the simplest first; with `optional` those only whose kernel need not
+    have other parameters with a default than these.
 
     Raises:
         ValueError: there is no such spec; the message lists those that exist.
     """
     if spec not in CASES:
         raise ValueError(f"there is no kernel {spec!r}; the kernels are: {', '.join(SPECS)}")
-    return CASES[spec]
+    cases = CASES[spec]
+    if optional is None:
+        return cases
+    return tuple(case for case in cases if not case.optional or case.optional in optional)
 
 
 def find_case(spec: str, name: str) -> Case:
@@ -118,11 +122,7 @@ def find_case(spec: str, name: str) -> Case:
     raise ValueError(f"{spec} has no case {name!r}; its cases are: {names}")
 
 
-DRAWN_AS = {"ordered_decode": "paged_decode"}
-"""A kernel that computes what another does, from the same numbers: so one bound serves both."""
-
-
 def build(spec: str, case: str, seed: int) -> Setup:
     """Draw the problem of a case, with the rules that its tensors obey."""
     chosen = find_case(spec, case)
-    return chosen.make(Draw(seed, DRAWN_AS.get(spec, spec), case), getattr(torch, chosen.dtype))
+    return chosen.make(Draw(seed, spec, case), getattr(torch, chosen.dtype))

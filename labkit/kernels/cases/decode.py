@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,11 +46,13 @@ def decode(
     scale: float | None = None,
     key_tile: int | None = None,
     change: Callable[[Pages, dict[str, Any]], None] | None = None,
+    order: bool = False,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. With `splits` the split-KV problem.
 
     `scale`: None = what models have, 1 / sqrt(dim). `key_tile` is used instead of the launcher's.
+    With `order` programs start in an order of requests that is drawn: a kernel is right with any.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -80,6 +81,9 @@ def decode(
             rules |= {"partial": TensorRule(axes=parts), "lse": TensorRule(axes=parts[:3])}
         if change:
             change(paged, problem)
+        if order:
+            problem["order"] = torch.tensor(draw.order(range(len(lens))))
+            rules["order"] = TensorRule(axes=("place",))
         constants = {"KEY_TILE": key_tile} if key_tile else {}
         return problem, CaseRules(rules, constants=constants)
 
@@ -173,6 +177,16 @@ PAGED_DECODE = (
          decode([70, 33], 3, 2, 64, 16, change=apart)),
     Case("twins", "requests of equal length", "float32",
          decode([21, 21, 5, 21], 2, 2, 32, 16)),
+    Case("order", "programs start in another order than requests stand in", "float32",
+         decode([1, 40, 0, None, 70, 16], 2, 3, 32, 16, order=True), optional="order_ptr"),
+    Case("order-window", "an order, a window of 13", "bfloat16",
+         decode([5, 13, 14, 40, None], 3, 2, 70, 4, 13, order=True), optional="order_ptr"),
+    Case("order-far", "an order of queries 2^30 elements apart", "float16",
+         decode([7, 3, 20, 1, 2, 5], 2, 2, 32, 16, change=far_queries, order=True),
+         optional="order_ptr"),
+    Case("order-hundreds", "an order of 150 requests", "float16",
+         decode([1 + (5 * i) % 17 for i in range(150)], 1, 2, 16, 3, order=True),
+         optional="order_ptr"),
     Case("nan", "NaN in a value: it spoils this number of an average", "float32",
          decode([40, 9], 2, 2, 32, 16, change=spoilt)),
     Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
@@ -364,25 +378,6 @@ SPLIT_DECODE = (
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------- ordered_decode
-def ordered(case: Case) -> Case:
-    """The same requests, started in an order that is drawn: a kernel must be right with any.
-
-    Of a grid of which some programs run, request i belongs to program i.
-    """
-
-    def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        problem, rules = case.make(draw, dtype)
-        places = list(range(len(problem["seq_lens"])))
-        if rules.programs is None:
-            places = draw.order(places)
-        problem["order"] = torch.tensor(places)
-        tensors = {**rules.tensors, "order": TensorRule(axes=("place",))}
-        return problem, replace(rules, tensors=tensors, axis=1)
-
-    return replace(case, make=make)
-
-
 # ---------------------------------------------------------------- reduce_splits
 def reduce(
     requests: int,
@@ -499,7 +494,6 @@ REDUCE_SPLITS = (
 
 CASES = {
     "paged_decode": PAGED_DECODE,
-    "ordered_decode": tuple(map(ordered, PAGED_DECODE)),
     "reduce_splits": REDUCE_SPLITS,
     "split_decode": SPLIT_DECODE,
 }

@@ -75,6 +75,8 @@ class Case:
             minutes. It has `LONG` times as long, and runs once, with no other seed.
         divides: whether quotients must be right to their last bit. Interpreted, `/` is; what Triton
             compiles it to for a GPU is not, so there the case does not run.
+        optional: the parameter with a default that the case passes; "" if it passes none. A kernel
+            without this parameter is judged by the others.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Case:
     lone: bool = False
     long: bool = False
     divides: bool = False
+    optional: str = ""
 
     @property
     def patience(self) -> int:

@@ -6,7 +6,7 @@ The shapes are those of Qwen3-0.6B in bfloat16: 16 query heads, 8 key/value head
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,13 @@ DTYPE = torch.bfloat16
 @dataclass(frozen=True)
 class Large:
     """A named problem of one spec; `make(generator, device)` draws it. `target` is the share of the
-    roof that the engine's kernel should reach; None = none is set."""
+    roof that the engine's kernel should reach; None = none is set. `optional`: see `Case`."""
 
     spec: str
     name: str
     make: Callable[[torch.Generator, torch.device], dict[str, Any]]
     target: float | None = None
+    optional: str = ""
 
 
 def _normal(generator: torch.Generator, device: torch.device, *shape: int) -> Tensor:
@@ -84,7 +85,7 @@ def decode(requests: int, length: int, splits: int = 0) -> Callable[..., dict[st
 
 def ragged(requests: int, longest: int, order: bool = False) -> Callable[..., dict[str, Any]]:
     """Contexts of 1 / 16 of the longest to the longest, spread evenly and shuffled; with `order`
-    that of their lengths."""
+    programs start with the longest."""
 
     def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
         problem = decode(requests, longest)(generator, device)
@@ -439,10 +440,11 @@ LARGE = (
     Large("paged_decode", "256 requests of 1,024 tokens", decode(256, 1024)),
     Large("paged_decode", "256 requests of 128 to 2,048 tokens", ragged(256, 2048)),
     Large(
-        "ordered_decode",
-        "256 requests of 128 to 2,048 tokens",
+        "paged_decode",
+        "256 requests of 128 to 2,048 tokens, the longest first",
         ragged(256, 2048, True),
         target=0.85,
+        optional="order_ptr",
     ),
     Large("split_decode", "1 request of 32,768 tokens, 32 splits", decode(1, 32768, 32)),
     Large("reduce_splits", "64 requests, 16 splits", reduce(64, 16)),
@@ -482,6 +484,7 @@ LARGE = (
 )
 
 
-def large_of(spec: str) -> tuple[Large, ...]:
-    """The problems by which a kernel is timed."""
-    return tuple(large for large in LARGE if large.spec == spec)
+def large_of(spec: str, optional: Collection[str]) -> tuple[Large, ...]:
+    """The problems by which a kernel with these `optional` parameters is timed."""
+    known = [large for large in LARGE if large.spec == spec]
+    return tuple(large for large in known if not large.optional or large.optional in optional)

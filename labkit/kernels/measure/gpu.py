@@ -164,16 +164,18 @@ def measure_here(
 ) -> Iterator[dict[str, Any]]:
     """The scenario behind `measure`; yields one dict for each case, the proof, each time."""
     os.environ.pop("TRITON_INTERPRET", None)  # before Triton is imported
-    chosen, kernels = SPECS[spec], Submission(**submission).module()
+    judged = Submission(**submission)
+    chosen, kernels = SPECS[spec], judged.module()
     if "case" in parts:
-        everywhere = swept(spec)
-        for case in small_cases(spec):
+        cases = small_cases(spec, judged.optional)
+        everywhere = swept(cases)
+        for case in cases:
             yield run_case(kernels, chosen, case, seed, case.name in everywhere)
     if "proof" in parts:
         yield proof(kernels, chosen, seed)
     if "timing" in parts:
         reference, ceilings = engine_kernels(chosen), measure_ceilings()
-        for large in large_of(spec):
+        for large in large_of(spec, judged.optional):
             yield time_large(kernels, reference, chosen, large, ceilings, seed)
 
 
@@ -192,7 +194,7 @@ def main(words: list[str]) -> int:
     submission = extract(sys.stdin.read(), spec, filename)
     assert isinstance(submission, Submission), submission
     kernels = submission.module()
-    for case in small_cases(name):
+    for case in small_cases(name, submission.optional):
         problem, _ = build(name, case.name, int(seed))
         on_gpu = {k: each.view for k, each in guard_all(problem, DEVICE).items()}
         for launch in spec.plan(**(problem | on_gpu)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,15 +25,15 @@ BIG = 2**28  # bytes of a tensor; a larger case is left to CPU mode
 DEVICE = "cuda"
 
 
-def swept(spec: str) -> set[str]:
-    """The cases that run in all configurations, one of each dtype: compiling takes its time."""
-    return set({case.dtype: case.name for case in small_cases(spec) if not case.graded}.values())
+def swept(cases: Sequence[Case]) -> set[str]:
+    """Those that run in all configurations, one of each dtype: compiling takes its time."""
+    return set({case.dtype: case.name for case in cases if not case.graded}.values())
 
 
-def small_cases(spec: str) -> list[Case]:
+def small_cases(spec: str, optional: Collection[str] | None = None) -> list[Case]:
     """The cases whose memory, gaps included, fits any GPU, and all of whose programs run; and whose
-    quotients may be rounded as a GPU does."""
-    cases = [case for case in cases_of(spec) if not case.divides]
+    quotients may be rounded as a GPU does. `optional`: see `cases_of`."""
+    cases = [case for case in cases_of(spec, optional) if not case.divides]
     return [case for case in cases if _fits(*build(spec, case.name, 0))]
 
 

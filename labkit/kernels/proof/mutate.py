@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-COMPARE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+COMPARE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is not": "is"}
 OPERATOR = {"+": "-", "-": "+", "*": "+", "/": "*", "//": "%", "%": "//", "&": "|",
             "<<": ">>", ">>": "<<"}  # fmt: skip
 SYMBOL: dict[type[ast.AST], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-    ast.BitAnd: "&", ast.LShift: "<<", ast.RShift: ">>",
+    ast.BitAnd: "&", ast.LShift: "<<", ast.RShift: ">>", ast.IsNot: "is not",
 }  # fmt: skip
 FUNCTION = {
     "tl.sum": "tl.max", "tl.max": "tl.min", "tl.maximum": "tl.minimum", "tl.minimum": "tl.maximum",

@@ -141,38 +141,24 @@ LAYER_BUGS = (
         "        scores = tl.where(visible",
         "values", "leaning",
     ),
-    # ------------------------------------------------------------ ordered_decode
     Bug(
-        "ordered_decode", "one token too many is visible", "visible = position < end",
-        "visible = position <= end", "stale_read", "ragged",
+        "paged_decode", "the order of the requests is not read",
+        "tl.load(order_ptr + place // num_kv_heads)",
+        "tl.load(order_ptr + place // num_kv_heads) * 0", "coverage", "order",
     ),
     Bug(
-        "ordered_decode", "the order of the requests is not read",
-        "tl.load(order_ptr + tl.program_id(1)).to(tl.int64)",
-        "(tl.load(order_ptr + tl.program_id(1)) * 0).to(tl.int64)", "coverage", "ragged",
+        "paged_decode", "a request has the length of the place in which it starts",
+        "tl.load(seq_lens_ptr + request)", "tl.load(seq_lens_ptr + tl.program_id(0))",
+        "values", "order",
     ),
     Bug(
-        "ordered_decode", "a request's output goes to the place in which it starts",
-        "rows = request * num_kv_heads", "rows = tl.program_id(1) * num_kv_heads",
-        "values", "ragged",
+        "paged_decode", "with an order the head is still that of the grid",
+        "        kv_head = place % num_kv_heads\n", "", "coverage", "order",
     ),
     Bug(
-        "ordered_decode", "a request has the length of the place in which it starts",
-        "tl.load(seq_lens_ptr + request)", "tl.load(seq_lens_ptr + tl.program_id(1))",
-        "stale_read", "ragged",
-    ),
-    Bug(
-        "ordered_decode", "axes of the grid are those of the plain kernel",
-        "num_kv_heads = tl.num_programs(0)", "num_kv_heads = tl.num_programs(1)",
-        "values", "many-heads",
-    ),
-    Bug(
-        "ordered_decode", "earlier tiles are not rescaled", "acc = acc * rescale[:, None]",
-        "acc = acc * 1.0", "values", "tiles",
-    ),
-    Bug(
-        "ordered_decode", "the number of a request has 32 bits",
-        "tl.program_id(1)).to(tl.int64)", "tl.program_id(1)).to(tl.int32)", "overflow", "far",
+        "paged_decode", "the number of a request of the order has 32 bits",
+        "tl.load(order_ptr + place // num_kv_heads)",
+        "tl.load(order_ptr + place // num_kv_heads).to(tl.int32)", "overflow", "order-far",
     ),
     # ------------------------------------------------------------ reduce_splits
     Bug(

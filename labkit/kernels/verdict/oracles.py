@@ -427,7 +427,6 @@ def mla_decode(problem: Problem) -> dict[str, Tensor]:
 ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "store_kv": store_kv,
     "paged_decode": paged_decode,
-    "ordered_decode": paged_decode,
     "reduce_splits": reduce_splits,
     "split_decode": split_decode,
     "paged_prefill": paged_prefill,

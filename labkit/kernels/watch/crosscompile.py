@@ -148,10 +148,11 @@ def compile_kernel(submission: Submission, request: CompileRequest) -> CompileRe
         raise RuntimeError("Triton was imported with TRITON_INTERPRET=1: it compiles nothing")
     begin = time.monotonic()
     names = function.arg_names
+    left_out = {p.name: p.default for p in function.params if p.name not in request.types}
     source = ASTSource(
         function,
-        signature={name: request.types[name] for name in names},
-        constexprs=dict(request.values),
+        signature={name: request.types.get(name, "constexpr") for name in names},
+        constexprs=left_out | request.values,
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in request.aligned},
     )
     limit_compiler()

@@ -91,11 +91,13 @@ class Submission:
         source: the whole file.
         filename: as findings and tracebacks show it.
         lines: kernel -> line of its `def`.
+        optional: those parameters of launched kernels that have a default.
     """
 
     source: str
     filename: str
     lines: dict[str, int]
+    optional: tuple[str, ...] = ()
 
     def module(self) -> ModuleType:
         """A new module that holds these kernels, `triton` and `tl` only.
@@ -159,7 +161,9 @@ def extract(
         findings += _FunctionLint(functions[name], known).findings()
     if findings:
         return findings
-    return Submission(source, filename, {name: functions[name].lineno for name in reached})
+    lines = {name: functions[name].lineno for name in reached}
+    optional = [name for kernel in launched for name in _optional(functions[kernel])]
+    return Submission(source, filename, lines, tuple(optional))
 
 
 def reference_source(spec: KernelSpec) -> str:
@@ -268,10 +272,19 @@ def _lint_header(node: ast.FunctionDef) -> Iterator[Finding]:
         yield finding("no annotation of the result, and only literals as defaults")
 
 
+def _optional(kernel: ast.FunctionDef) -> list[str]:
+    """The parameters that have a default: the last ones."""
+    names = [each.arg for each in kernel.args.args]
+    return names[len(names) - len(kernel.args.defaults) :]
+
+
 def _compare_parameters(yours: ast.FunctionDef, expected: ast.FunctionDef) -> list[Finding]:
-    """A finding if a launched kernel has not the parameters that its launcher passes."""
+    """A finding if a launched kernel has not the parameters that its launcher passes. Those with a
+    default may be missing: a kernel that was written before there were any is as right."""
     left, right = (ast.unparse(node.args) for node in (yours, expected))
-    if left == right:
+    always = ast.arguments([], [], None, [], [], None, [])
+    always.args = [each for each in expected.args.args if each.arg not in _optional(expected)]
+    if left in (right, ast.unparse(always)):
         return []
     message = f"parameters differ from what the launcher passes.\nyours:  {left}\npassed: {right}"
     return [Finding("lint", message, yours.name, yours.lineno)]

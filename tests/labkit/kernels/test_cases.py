@@ -94,6 +94,17 @@ def test_each_kernel_has_enough_cases_of_each_dtype(spec: str) -> None:
     assert any(case.graded for case in known)
 
 
+def test_a_kernel_is_judged_by_the_cases_whose_parameters_it_has() -> None:
+    every, older = cases_of("paged_decode"), cases_of("paged_decode", ())
+    assert cases_of("paged_decode", ("order_ptr",)) == every
+    gone = [case for case in every if case not in older]
+    assert {case.dtype for case in gone} == {"float32", "float16", "bfloat16"}
+    for case in gone:
+        problem, _ = build("paged_decode", case.name, 1)
+        assert case.optional == "order_ptr"
+        assert sorted(problem["order"].tolist()) == list(range(len(problem["seq_lens"])))
+
+
 @pytest.mark.parametrize("spec", ["paged_decode", "paged_prefill"])
 def test_attention_meets_every_block_size_group_and_window(spec: str) -> None:
     found = problems(spec)
@@ -275,7 +286,7 @@ CLEAN = {
     "draw_tokens": ("temperature",),  # a request's is checked when it arrives
     "reduce_splits": ("lse",),  # of a mass, or of a score, that is NaN a kernel may say: no mass
     "paged_decode_int8": ("query",),
-    **{spec: ("query", "key_cache") for spec in (*ATTENTION, "ordered_decode", "tiled_prefill")},
+    **{spec: ("query", "key_cache") for spec in (*ATTENTION, "tiled_prefill")},
 }
 """What holds no NaN that a kernel may read."""
 
@@ -508,7 +519,7 @@ def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
 @pytest.mark.parametrize("spec", sorted(set(SPECS) - set(ATTENTION)))
 def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
     rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y",
-            "gemv": "weight", "ordered_decode": "query", "tiled_prefill": "query",
+            "gemv": "weight", "tiled_prefill": "query",
             "apply_token_bitmask": "bitmask",
             "rejection_random_sample": "output", "draw_tokens": "logits",
             "qk_norm_rope_store": "qkv", "gdn_decode": "query", "mla_decode": "query",

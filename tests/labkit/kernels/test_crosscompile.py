@@ -12,7 +12,7 @@ import torch
 
 from labkit.inside.child import Limits
 from labkit.kernels.cases import SPECS, build, large
-from labkit.kernels.requests import branch_requests, launch_requests
+from labkit.kernels.requests import branch_requests, launch_requests, requests_of
 from labkit.kernels.watch.crosscompile import (
     CompileReport,
     CompileRequest,
@@ -116,7 +116,7 @@ def test_a_kernel_compiles_and_its_needs_are_known(sandbox: Sandbox, capability:
 MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
     "qk_norm_rope_store": (large.qkv(2),),
     "gemv": (large.few(1, 6144, 1024), large.few(2, 1024, 3072), large.few(4, 6144, 1024)),
-    "ordered_decode": (large.ragged(2, 40, True),),
+    "paged_decode": (large.decode(2, 40), large.ragged(2, 40, True)),
     "tiled_prefill": (large.prefill(1, 20),),
     "draw_tokens": (large.drawn(2),),
     "gdn_decode": (large.gdn(2),),
@@ -135,6 +135,33 @@ def test_no_number_of_a_kernel_of_the_engine_is_spilled(
         report = sandbox.compile(kernels(spec), compile_request(launch, capability))
         assert isinstance(report, CompileReport), report
         assert report.spill_stores == report.spill_loads == 0, report
+
+
+def test_a_kernel_without_an_optional_parameter_is_compiled_for_the_others(
+    sandbox: Sandbox,
+) -> None:
+    """With the parameter both ways are compiled, and without an order nothing is left of it."""
+    path = ROOT / "tests/corpora/kernel_corpus/honest/a/triton_paged.py"
+    older = extract(path.read_text(encoding="utf-8"), PAGED_DECODE, "older.py")
+    assert isinstance(older, Submission) and older.optional == ()
+    newer, found = kernels(PAGED_DECODE), {}
+    for name, submission in (("older", older), ("newer", newer)):
+        requests = requests_of(PAGED_DECODE, submission)
+        found[name] = {request.types.get("order_ptr") for *_, request in requests}
+    assert found == {"older": {None}, "newer": {None, "*i64"}}
+    read = (
+        "    if order_ptr is not None:\n"
+        "        place = kv_head * tl.num_programs(0) + tl.program_id(0)\n"
+        "        request = tl.load(order_ptr + place // num_kv_heads)\n"
+        "        kv_head = place % num_kv_heads\n"
+    )
+    plain = kernels(PAGED_DECODE, read=(read, ""), taken=("    order_ptr=None,", "    #"))
+    problem, _ = build("paged_decode", "ragged", 1)
+    (launch,) = PAGED_DECODE.plan(**problem)
+    request = compile_request(launch, 90)
+    first, second = (sandbox.compile(submission, request) for submission in (newer, plain))
+    assert isinstance(first, CompileReport) and isinstance(second, CompileReport), (first, second)
+    assert dataclasses.replace(first, seconds=0.0) == dataclasses.replace(second, seconds=0.0)
 
 
 def test_rows_that_are_not_aligned_are_loaded_in_small_pieces(sandbox: Sandbox) -> None:

@@ -234,6 +234,19 @@ def test_parameters_are_the_launchers() -> None:
     assert finding.line == 15
 
 
+def test_a_parameter_with_a_default_may_be_missing() -> None:
+    """A kernel that was written before the launcher had something more to pass is as right."""
+    newer = COPY.replace("SIZE: tl.constexpr)", "SIZE: tl.constexpr, order_ptr=None)")
+    for yours, optional in ((COPY, ()), (newer, ("order_ptr",))):
+        result = extract(yours, SPEC, "learner.py", reference=newer)
+        assert isinstance(result, Submission), result
+        assert result.optional == optional
+    for wrong in (newer.replace("=None", ""), newer.replace("order_ptr", "other_ptr")):
+        result = extract(wrong, SPEC, "learner.py", reference=newer)
+        assert isinstance(result, list) and "parameters differ" in result[0].message
+    assert "parameters differ" in lint(newer)[0].message, "the launcher knows of no such parameter"
+
+
 def test_a_missing_kernel_and_a_syntax_error_are_findings() -> None:
     (finding,) = lint(COPY.replace("def copy_kernel(x", "def kernel(x"))
     assert "no @triton.jit function copy_kernel" in finding.message

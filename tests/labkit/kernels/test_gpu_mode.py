@@ -196,10 +196,9 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
 
 LARGE_CASES: dict[str, set[str]] = {
     "store_kv": {"big-cache", "deep", "far", "many-slots"},
-    "paged_decode": {"big-cache", "far", "far-table", "many-blocks", "thousand"},
+    "paged_decode": {"big-cache", "far", "far-table", "many-blocks", "order-far", "thousand"},
     "paged_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
     "tiled_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
-    "ordered_decode": {"big-cache", "far", "far-table", "many-blocks", "thousand"},
     "reduce_splits": {"long", "long-masses", "long-output"},
     "split_decode": {"many-blocks"},
     "rms_norm": {"far", "long"},
@@ -226,9 +225,10 @@ LARGE_CASES: dict[str, set[str]] = {
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_large_tensors_and_parts_of_launches_are_left_to_cpu_mode(spec: str) -> None:
-    small = {case.name for case in on_gpu.small_cases(spec)}
+    cases = on_gpu.small_cases(spec)
+    small = {case.name for case in cases}
     names = {case.name for case in cases_of(spec)} - small
-    assert len(on_gpu.swept(spec)) == 3  # one of each dtype runs in all configurations
+    assert len(on_gpu.swept(cases)) == 3  # one of each dtype runs in all configurations
     assert names == LARGE_CASES[spec]
 
 
@@ -286,7 +286,6 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
     assert {known.spec for known in LARGE} == set(SPECS)
     small = {
         "store_kv": large.store_kv(32), "paged_decode": large.decode(2, 40),
-        "ordered_decode": large.ragged(2, 40, True),
         "split_decode": large.decode(1, 70, 2), "reduce_splits": large.reduce(2, 4),
         "paged_prefill": large.prefill(2, 20), "tiled_prefill": large.prefill(2, 20),
         "rms_norm": large.norm(3), "rope": large.rope(3),

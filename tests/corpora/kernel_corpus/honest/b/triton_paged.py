@@ -1,7 +1,8 @@
 """Another right way: no `tl.dot` in decode, the newest tiles first, and two loops in prefill, one
 over tiles that every row sees and one over the rest.
 
-The running maximum never falls below a large negative number, so nothing is ever -inf - -inf.
+The running maximum never falls below a large negative number, so nothing is ever -inf - -inf. In an
+order of requests the last head of each comes first.
 """
 
 import triton
@@ -66,11 +67,17 @@ def paged_decode_kernel(
     GROUP_TILE: tl.constexpr,
     DIM_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    order_ptr=None,
 ):
-    request = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
     split = tl.program_id(2)
     num_kv_heads = tl.num_programs(1)
+    if order_ptr is None:
+        kv_head = tl.program_id(1)
+        request = tl.program_id(0).to(tl.int64)
+    else:
+        begun = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+        kv_head = num_kv_heads - 1 - begun % num_kv_heads
+        request = tl.load(order_ptr + begun // num_kv_heads)
     member = tl.arange(0, GROUP_TILE)
     dim = tl.arange(0, DIM_TILE)
     in_head = dim < HEAD_DIM

@@ -1,5 +1,6 @@
 """Another right way: all in single precision, scores times log2(e) from the start, sums taken of
-the rounded weights, and a maximum that is only looked at where a tile exceeds it."""
+the rounded weights, and a maximum that is only looked at where a tile exceeds it. An order of
+requests is not read: each program serves its own."""
 
 import triton
 import triton.language as tl
@@ -44,7 +45,7 @@ def paged_decode_kernel(
     query_stride, table_stride, scale, window,
     BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     NUM_SPLITS: tl.constexpr, GROUP_TILE: tl.constexpr, DIM_TILE: tl.constexpr,
-    KEY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr, order_ptr=None,
 ):  # fmt: skip
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
