@@ -84,7 +84,7 @@ def play(match: Match, tick: Tick = lambda: None, seconds: float = CHILD_SECONDS
 
     Args:
         tick: called now and then while it runs; nothing is known of a child until its end.
-        seconds: the time a policy from a file may take.
+        seconds: that a policy from a file may compute or sleep.
 
     Raises:
         ValueError: there is no such policy, or its file cannot be imported.
@@ -157,7 +157,7 @@ def answer_of_child(module: str, match: Any, seconds: float) -> dict[str, Any]:
         if done.timed_out:
             place = _innermost(done.stderr)
             stood = f"; it stood in {place}" if place else ""
-            return {"stopped": f"took more than {seconds:g} s{stood}"}
+            return {"stopped": f"took more than {done.after}{stood}"}
         if not answer_file.is_file():
             last = done.stderr.strip().splitlines()[-1:]
             return {"stopped": f"ended its process with code {done.code}{': '.join(['', *last])}"}

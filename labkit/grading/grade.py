@@ -40,7 +40,7 @@ KIND_SAYS = {
     "wrong result": "a wrong result",
     "error": "your code raised an error",
     "open TODO": "a TODO is still open",
-    "endless loop": f"no answer in time, {hidden.ANSWER_SECONDS:g} s at most",
+    "endless loop": f"no answer after {hidden.ANSWER_SECONDS:g} s of computing or sleeping",
     "timeout": "too slow",
     "crash": "the process died",
     "memory": "it ran out of memory",

@@ -2,9 +2,9 @@
 known.
 
 Time is computing time: on a busy machine right code takes long by the clock on the wall and is not
-to blame. Code that waits computes nothing, so a wall clock runs too, and is more patient. Where the
-system tells that the whole process was at rest, so that no machine is to blame, it need not be:
-that is a sleep, or a lock that is never opened.
+to blame. Code that waits computes nothing, so a wall clock runs too, and is far more patient. Where
+the system tells that the whole process was at rest, or slept with all of its children, so that no
+machine is to blame, it need not be: that is a sleep, or a lock that is never opened.
 
 A browser's tab has no alarm of its own: the page rings it every `AGAIN_SECONDS`
 (`labkit/tab/assets/tab.js`), where it may.
@@ -18,17 +18,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit.inside import child
+from labkit.inside import child, timeouts
 
 AGAIN_SECONDS = 0.5
 """Until it rings again; and the longest turn."""
 LEAST_TURNS = 10
 """In the seconds that are allowed."""
-WALL_FACTOR = 4
+WALL_FACTOR = timeouts.WALL_TIMES
 """So many times the computing time may pass on the wall."""
 REST = 0.1
 """A process is at rest if it is busy for no larger share of the time. What its threads that have
@@ -51,6 +52,8 @@ _turns = 0
 """How many are over since then."""
 _load: tuple[float, int] | None = None
 """What `load_of_all` said then."""
+_slept = _main = 0.0
+"""Seconds that all slept beyond those allowed; what `load_of_main` said in the last turn."""
 
 
 class EndlessLoop(BaseException):
@@ -66,10 +69,10 @@ def install() -> None:
 def arm(seconds: float) -> None:
     """Ring after so many seconds of the main thread's computing, and then again until it is armed
     anew; 0 = not at all."""
-    global _rings, _limit, _computed, _turn, _turns, _load
+    global _rings, _limit, _computed, _turn, _turns, _load, _slept, _main
     _limit = 0.0  # a turn of what was armed before may end now
     _stood.clear()
-    _rings, _turns = 0, 0
+    _rings, _turns, _slept, _main = 0, 0, 0.0, 0.0
     _turn = min(AGAIN_SECONDS, seconds / LEAST_TURNS) if RINGS_ITSELF else AGAIN_SECONDS
     _computed, _load = computed(), load_of_all() if seconds else None
     _limit = seconds
@@ -103,13 +106,35 @@ def _ring(signum: int, frame: Any) -> None:
 
 def _is_over() -> bool:
     """Whether the time is; of an alarm that is disarmed it never is."""
+    global _slept
     waited = _turns * _turn
     if _limit and computed() - _computed >= _limit:
         return True
     if not _limit or waited < _limit:
         return False
     # Where it was kept busy, the machine is busy with others; it will ring later.
-    return waited >= WALL_FACTOR * _limit or _kept_busy(waited) <= REST * waited
+    if waited >= WALL_FACTOR * _limit or _kept_busy(waited) <= REST * waited:
+        return True
+    _slept += _turn if _all_sleep() else 0.0
+    return _slept >= _limit
+
+
+def _all_sleep() -> bool:
+    """Whether this process and its children have done nothing in the turn that ends, and wait for
+    nothing but each other."""
+    global _main
+    before, _main = _main, load_of_main()
+    seen = timeouts.look(os.getpid(), but=threading.main_thread().native_id or 0)
+    return bool(seen and seen.is_asleep and before and _main - before <= REST * _turn)
+
+
+def load_of_main() -> float:
+    """Seconds that the main thread has computed, or waited for a processor that others had; 0 on a
+    system that does not tell."""
+    try:
+        return computed() + int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _kept_busy(waited: float) -> float:

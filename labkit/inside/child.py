@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from labkit.inside.timeouts import Patience, until_ended
+from labkit.inside.timeouts import WALL_TIMES, Patience, until_ended
 
 LIMITS = "LABKIT_LIMITS"
 LIFELINE = "LABKIT_LIFELINE"
@@ -42,7 +42,7 @@ class Limits:
     """What one child may use.
 
     Attributes:
-        seconds: wall time of the whole process.
+        seconds: that the process may compute or sleep (`labkit.inside.timeouts.Patience`).
         memory_mb: private memory; 0 = no limit. On Linux this is RLIMIT_DATA, which leaves out
             mapped libraries and the address space that CUDA reserves; elsewhere it is RLIMIT_AS.
         file_mb: size of any file it writes.
@@ -54,6 +54,7 @@ class Limits:
         files: how many may be open (RLIMIT_NOFILE): what waits in sockets and pipes is counted
             for no process; 0 = no limit.
         alone: it may start no other process (`labkit.inside.one_process`).
+        wall_times: so many times `seconds` may pass by the clock.
     """
 
     seconds: float = 60.0
@@ -64,17 +65,19 @@ class Limits:
     tasks: int = 0
     files: int = 0
     alone: bool = False
+    wall_times: float = WALL_TIMES
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended: exit code (None if it was killed for time), and its output, cut to 256
-    KiB."""
+    """How a child ended: exit code (None if it was killed for time), its output, cut to 256 KiB,
+    seconds by the clock, and in words those after which it was killed."""
 
     code: int | None
     stdout: str
     stderr: str
     seconds: float
+    after: str = ""
 
     @property
     def timed_out(self) -> bool:
@@ -271,9 +274,10 @@ def run(
     assert process.stdin and process.stdout and process.stderr
     process.stdin.close()
     out, err = Tail(process.stdout), Tail(process.stderr)
+    patience = Patience(limits.seconds, process.pid, limits.wall_times)
     _running.add(process)
     try:
-        code: int | None = until_ended(process.wait, limits.seconds)
+        code: int | None = until_ended(process.wait, patience)
         kill_group(process)
     except subprocess.TimeoutExpired:
         code = None
@@ -283,4 +287,5 @@ def run(
         raise
     finally:
         _running.discard(process)
-    return Finished(code, out.text(), err.text(), time.monotonic() - begin)
+    after = patience.told() if code is None else ""
+    return Finished(code, out.text(), err.text(), time.monotonic() - begin, after)

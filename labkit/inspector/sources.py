@@ -24,7 +24,7 @@ from typing import Any
 
 from labkit.course.remedies import remedy
 from labkit.course.root import ROOT
-from labkit.inside.timeouts import until_ended
+from labkit.inside.timeouts import Patience, until_ended
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
 from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
 from labkit.trace.generate import prompt_length
@@ -253,7 +253,7 @@ def _child(path: Path, replay: Replay) -> tuple[list[Any], str | None]:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, env=env, stdout=output, stderr=errors)
         try:
-            until_ended(child.wait, REPLAY_SECONDS)
+            until_ended(child.wait, patience := Patience(REPLAY_SECONDS, child.pid))
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -262,7 +262,7 @@ def _child(path: Path, replay: Replay) -> tuple[list[Any], str | None]:
         lines = [json.loads(text) for text in output if text.endswith("\n")]
         message = errors.read().strip()
     if child.returncode < 0:
-        return lines, f"{replay.name}: no end within {REPLAY_SECONDS} s; it was stopped"
+        return lines, f"{replay.name}: no end within {patience.told()}; it was stopped"
     if child.returncode:
         return lines, message or f"{replay.name}: the child exited with {child.returncode}"
     return lines, None

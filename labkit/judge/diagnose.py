@@ -350,7 +350,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
     if test.outcome == "hang":
         code = f": {source_line(phase.root / place[0], place[1])}" if place else ""
         found.append(
-            f"Still running after {phase.test_seconds:g} s, so it was stopped (endless loop?)."
+            f"Still running after {phase.test_seconds:g} s of computing or sleeping, so it was"
+            " stopped (endless loop?)."
         )
         found.append(f"It was at {where}{code}" if where else "It was not in your file.")
     elif error == "ModuleNotFoundError":

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from labkit.course.manifest import Course, Phase
-from labkit.inside import child
+from labkit.inside import child, timeouts
 from labkit.inside.alarm import REST, EndlessLoop
 from labkit.inside.worker_child import REPLACED, WATCH
 from labkit.judge import counterexample
@@ -162,7 +162,8 @@ class Subject(Observed):
 
     Attributes:
         task: whose tests run now, "03.2".
-        seconds: what its answers have taken so far.
+        seconds: what its answers have taken so far; `passed`: by the clock.
+        kept_waiting: for how long its worker had waited for a processor before its first answer.
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
         unusable: modules whose import raised or never ended -> why. Their tasks are lost without
             another try: each would wait for the same limit again.
@@ -184,7 +185,7 @@ class Subject(Observed):
         limits = child.Limits(ANSWER_SECONDS, phase.memory_mb)
         super().__init__(phase.root, {}, limits, "subject", launcher)
         self.task = ""
-        self.seconds = 0.0
+        self.seconds = self.passed = self.kept_waiting = 0.0
         self.lost: dict[str, str] = {}
         self.unusable: dict[str, str] = {}
         self.raised_by: dict[str, dict[str, Any]] = {}
@@ -206,7 +207,9 @@ class Subject(Observed):
         try:
             return super().call(scenario, **args)
         finally:
-            self.seconds += self.patience.waited + time.process_time() - begin
+            own = time.process_time() - begin
+            self.seconds += self.patience.waited + own
+            self.passed += self.patience.passed + own
             self._end_what_takes_too_much()
 
     def _end_what_takes_too_much(self) -> None:
@@ -216,10 +219,18 @@ class Subject(Observed):
         if not why and self.seconds > self.look_at:
             self.look_at *= 2
             why = "endless loop" if self._is_busy() else "timeout" if self._writes_on() else ""
-        is_late = self.seconds > self._share() * TASK_SECONDS or self._is_asleep()
-        if why or is_late:
+        if why or self._is_late() or self._is_asleep():
             self.lose(why or "timeout", why not in TOO_MUCH.values())
             raise TaskLost(self.lost[self.task])
+
+    def _is_late(self) -> bool:
+        """Whether the task has taken too long. An answer that comes at once is counted by the
+        clock; where hundreds are too much, what others kept the worker waiting is taken off."""
+        most = self._share() * TASK_SECONDS
+        if self.seconds <= most or self._process is None:
+            return self.seconds > most
+        others = timeouts.kept_waiting(self._process.pid) - self.kept_waiting
+        return self.passed - others > most or self.passed > timeouts.WALL_TIMES * most
 
     def _share(self) -> float:
         """Of the usual time, what there is after all that was waited for."""
@@ -236,7 +247,8 @@ class Subject(Observed):
         if task != self.task:
             if self.task:  # before the first test, a fixture may have asked already
                 self.close()
-            self.task, self.seconds, self.look_at = task, 0.0, LOOK_SECONDS
+            self.task, self.look_at = task, LOOK_SECONDS
+            self.seconds = self.passed = 0.0
 
     def lose(self, why: str, waited: bool = False) -> None:
         self.waits += waited
@@ -279,6 +291,7 @@ class Subject(Observed):
         if self._process is None:  # an import has ended it
             self._start()
         self.computed = self._ask(COMPUTED) or 0.0
+        self.kept_waiting = timeouts.kept_waiting(self._process.pid) if self._process else 0.0
         self._extra = self.first_seconds
         if (self.lost or self.unusable) and not self.waits:  # an answer's own time suffices
             self._extra = 0.0

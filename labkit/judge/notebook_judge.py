@@ -119,7 +119,7 @@ def run_cell(text: str, name: str, space: dict[str, Any], seconds: float) -> dic
         line = _line(error, name)
         return {
             "outcome": "hang",
-            "message": f"still running after {seconds:g} s",
+            "message": f"still running after {seconds:g} s of computing or sleeping",
             "line": line,
         }
     except NotImplementedError as error:

@@ -206,7 +206,7 @@ def run_tests(
         extra: more variables for the child.
         base: the environment that these are added to; default: this process's, without what a
             shell may hold to steer other people's pytest or Python.
-        seconds: wall time for all of it.
+        seconds: that all of it may compute or sleep.
         follow: told the file in which `labkit.judge.pytest_report` will write what has ended.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -371,9 +371,9 @@ def judge_notebook(
     found = re.search(r'File "lab\.ipynb, cell (\S+)", line (\d+)', done.stderr)
     how = {"outcome": "hang", "line": int(found[2]) if found else None}
     if done.code == alarm.STUCK:
-        why = f"still running after {phase.test_seconds:g} s"
+        why = f"still running after {phase.test_seconds:g} s of computing or sleeping"
     elif done.timed_out:
-        why = f"the notebook is not done after {NOTEBOOK_SECONDS:g} s"
+        why = f"the notebook is not done after {done.after}"
     else:
         raised = done.stderr.strip().splitlines()[-1] if "Traceback (most" in done.stderr else ""
         gone = f"here the whole process ended (exit code {done.code})"

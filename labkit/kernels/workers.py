@@ -24,7 +24,7 @@ from labkit.kernels.watch.observation import Observation, Traffic
 from labkit.process.worker import Launcher, Worker, WorkerError
 
 # Reserved memory counts as well, and some cases have caches of 2^31 elements, mostly untouched.
-# The first answer waits for torch and Triton to be imported, which a busy machine does in 20 s.
+# The first answer waits for torch and Triton to be imported.
 LIMITS = Limits(seconds=90, memory_mb=32 * 1024)
 
 
@@ -33,7 +33,7 @@ class Sandbox:
 
     Args:
         root: the checkout.
-        limits: `seconds` is the time for one case, or for compiling one kernel.
+        limits: `seconds` is the processor time for one case, or for compiling one kernel.
         launcher: makes what starts a worker, once for each; default: children of this interpreter.
     """
 
@@ -109,8 +109,8 @@ def finding_from(error: WorkerError, submission: Submission, kernel: str, doing:
     if error.kind == "hang":
         # faulthandler writes the innermost frame first.
         place = re.search(rf'File "{re.escape(submission.filename)}", line (\d+)', detail)
-        seconds = re.search(r"after ([\d.]+) s", detail)
-        message = f"{doing} it does not end within {seconds[1] if seconds else '?'} s"
+        spent = re.search(r"after (.+?); it stood", detail)
+        message = f"{doing} it does not end within {spent[1] if spent else 'its time'}"
         known = submission.lines.get(kernel)  # of its `def`, if nothing is known of its inside
         return Finding("timeout", message, kernel, int(place[1]) if place else known)
     if error.kind == "died":

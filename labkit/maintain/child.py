@@ -16,7 +16,9 @@ import io
 import json
 import os
 import random
+import select
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +26,8 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from labkit.inside.timeouts import Patience, until_ended
 
 QUIET = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",  # it warns that its compiled code is not there
@@ -168,7 +172,7 @@ def forked(function: Callable[[Any], Any], argument: Any, seconds: int) -> Any:
     pid = os.fork()
     if pid == 0:
         os.close(read)
-        signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_PROF, 2 * seconds)  # should its parent be ended
         try:
             data = json.dumps(function(argument)).encode()
         except BaseException as error:
@@ -178,13 +182,29 @@ def forked(function: Callable[[Any], Any], argument: Any, seconds: int) -> Any:
             pipe.write(data)
         os._exit(0)
     os.close(write)
+    patience = Patience(seconds, pid)
     with os.fdopen(read, "rb") as pipe:
-        data = pipe.read()
+        try:
+            until_ended(lambda most: wait_for(pipe, most), patience)
+            data = pipe.read()
+        except subprocess.TimeoutExpired:
+            data = b""
+            os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if data:
         return json.loads(data)
-    late = code == -signal.SIGALRM
-    return ended(argument, f"no end within {seconds} s" if late else f"the process died ({code})")
+    late = patience.left <= 0 or code == -signal.SIGPROF
+    text = f"no end within {patience.told()}" if late else f"the process died ({code})"
+    return ended(argument, text)
+
+
+def wait_for(pipe: Any, seconds: float) -> None:
+    """
+    Raises:
+        subprocess.TimeoutExpired: there is nothing to read, and no end.
+    """
+    if not select.select([pipe], [], [], seconds)[0]:
+        raise subprocess.TimeoutExpired("a fork", seconds)
 
 
 def ended(argument: Any, text: str) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 from labkit.course.files import write_text
 from labkit.course.root import ROOT, UPSTREAM, upstream_root
 from labkit.inside.child import Tail
+from labkit.inside.timeouts import Patience
 from labkit.maintain import bugs, locked
 from labkit.maintain.bugs import Bug, Edits
 from labkit.sandbox import isolation
@@ -30,7 +31,7 @@ VARIANTS = 3
 LIMIT = 40
 """Changed lines of a fix."""
 RUN_SECONDS = 660.0
-"""For one run; the process ends a run by itself after 600 s."""
+"""That one run may compute or sleep; the process ends a run by itself after 600 s."""
 TRACES_OF_A_KIND, ASYNC_TRACES = 4, 8
 """60 traces: 4 of each of the 13 kinds, and 8 with late results."""
 
@@ -123,13 +124,24 @@ class Bench:
             self._stdin.flush()
         except BrokenPipeError:
             pass  # the log tells more
-        patience = threading.Timer(RUN_SECONDS, self._rung.end, [self._process])
-        patience.start()
-        reply = self._stdout.readline()
-        patience.cancel()
+        reply = self._reply()
         if not reply:
             raise BenchError(f"vLLM's process has died:\n{self._log.text()[-2000:]}")
         return [Outcome(**outcome) for outcome in json.loads(reply)]
+
+    def _reply(self) -> bytes:
+        """The line that answers a run; b"" if there is none, and the process has ended."""
+        replies: list[bytes] = []
+        reader = threading.Thread(target=lambda: replies.append(self._stdout.readline()))
+        reader.start()
+        patience = Patience(RUN_SECONDS, self._process.pid)
+        while reader.is_alive() and patience.left > 0:
+            with patience.turn() as seconds:
+                reader.join(seconds)
+        if reader.is_alive():
+            self._rung.end(self._process)
+        reader.join()
+        return replies[0]
 
     def close(self) -> None:
         self._rung.end(self._process)

@@ -19,7 +19,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ import typer
 
 from labkit.course.console import Screen, polite
 from labkit.course.root import ROOT
+from labkit.inside.timeouts import Patience, until_ended
 from mini_vllm.kernels.native import COMPILERS
 
 HARNESS = Path(__file__).with_name("dot_product.cpp")
@@ -117,7 +118,7 @@ def build(file: Path, folder: Path, *flags: str) -> Path:
     """
     command = [*shlex.split(compiler()), *FLAGS, *flags, "-o", str(folder / "dot")]
     command += [str(HARNESS), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
+    done = completed(command, BUILD_SECONDS)
     if done.returncode:
         lines = done.stderr.splitlines() or [f"{command[0]} failed"]
         raise ValueError(next((line for line in lines if "error:" in line), lines[-1]))
@@ -162,7 +163,8 @@ def first_wrong(program: Path, folder: Path, number: int, tried: list[Case]) -> 
     try:
         done = run(program, "check", str(file))
     except subprocess.TimeoutExpired:
-        return "lengths", f"no end after {RUN_SECONDS} s: does your loop move on?"
+        told = f"no end after {RUN_SECONDS} s of processor time: does your loop move on?"
+        return "lengths", told
     answers = [int(line) for line in done.stdout.splitlines()]
     for case, answer in zip(tried, answers, strict=False):
         if answer != case.right:
@@ -194,8 +196,23 @@ def count(program: Path) -> list[float | None]:
 def run(
     program: Path, *words: str, seconds: float = RUN_SECONDS
 ) -> subprocess.CompletedProcess[str]:
-    command = [str(program), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    return completed([str(program), *words], seconds)
+
+
+def completed(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """
+    Raises:
+        subprocess.TimeoutExpired: it did not end in so many seconds of processor time.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        patience = Patience(seconds, process.pid)
+        try:
+            out, err = until_ended(lambda most: process.communicate(timeout=most), patience)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @polite

@@ -18,6 +18,7 @@ from pathlib import Path
 from labkit.course import source
 from labkit.course.files import backup, write_text
 from labkit.course.manifest import Course, Exercise, ManifestError, Phase
+from labkit.inside import child
 from labkit.judge import mistakes, public
 from labkit.judge.hidden_suite import run_hidden
 from labkit.practice import copies, scenes
@@ -28,6 +29,7 @@ CLUES = ("where to look", "which rule is broken", "where it shows")
 KEYS = {"title", "mutant", "row", "symptom", "script", "clues", "story"}
 OPTIONAL = {"row", "wrong_fixes", "profile"}
 SCRIPT_SECONDS = 180.0
+"""That a hunt's script may compute or sleep."""
 PROFILED = """
 Where the script spends its time, as a flame graph of functions:
 
@@ -153,15 +155,12 @@ def observe(hunt: Hunt, mapping: Mapping[str, str], timeline: Path | None = None
     env = environment(hunt, mapping)
     if timeline:
         env[scenes.TIMELINE] = str(timeline)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", hunt.script], env=env, cwd=hunt.phase.root,
-            capture_output=True, text=True, timeout=SCRIPT_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"no answer within {SCRIPT_SECONDS:g} s"
+    limits = child.Limits(SCRIPT_SECONDS, memory_mb=0)
+    done = child.run(["-W", "ignore", "-c", hunt.script], env, limits, hunt.phase.root)
+    if done.timed_out:
+        return f"no answer within {done.after}"
     last = (done.stderr.strip().splitlines() or [""])[-1]
-    return done.stdout.strip("\n") + (f"\n{last}" if done.returncode else "")
+    return done.stdout.strip("\n") + (f"\n{last}" if done.code else "")
 
 
 def profile(hunt: Hunt, page: Path) -> int:

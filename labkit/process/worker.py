@@ -109,7 +109,8 @@ class Worker:
     Args:
         root: the checkout whose engine it imports.
         mapping: module -> file, the overlay; {} = the reference.
-        limits: for the child; `seconds` is the time for each answer, not for its life.
+        limits: for the child; `seconds` is the time for each answer, not for its life, of which
+            what it computes or sleeps counts (`labkit.inside.timeouts.Patience`).
         name: how messages call it.
         launcher: how it is started; default: with an overlay in this interpreter.
         start_seconds: added to the time of the first answer, which imports everything.
@@ -249,7 +250,8 @@ class Worker:
             self._start()
         number = _send(self._outbox, scenario, args)
         self._left = MAX_ANSWER
-        self.patience = Patience(self.limits.seconds + self._extra)
+        seconds = self.limits.seconds + self._extra
+        self.patience = Patience(seconds, self._process.pid, self.limits.wall_times)
         finished = False
         try:
             while True:
@@ -304,7 +306,7 @@ class Worker:
         if raw is None:
             self.launcher.ask(self._process)
             stack = self._stderr.text()[-3000:]
-            text = f"no answer after {self.patience.seconds:g} s; it stood here:\n{stack}"
+            text = f"no answer after {self.patience.told()}; it stood here:\n{stack}"
             raise WorkerError("hang", text, self.name)
         if raw:
             return raw

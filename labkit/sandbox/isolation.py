@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.inside import child
-from labkit.inside.timeouts import until_ended
+from labkit.inside.timeouts import Patience, until_ended
 from labkit.sandbox import namespaces
 
 AUTO = "auto"
@@ -310,10 +310,11 @@ def why_not(rung: type[Rung], view: View, python: str) -> str:
         process = trial.start(words, {}, view)
     except OSError as error:
         return str(error)
+    patience = Patience(PROBE_SECONDS, process.pid)
     try:
-        out, err = until_ended(lambda most: process.communicate(timeout=most), PROBE_SECONDS)
+        out, err = until_ended(lambda most: process.communicate(timeout=most), patience)
     except subprocess.TimeoutExpired:
-        return f"the probe did not end in {PROBE_SECONDS:g} s"
+        return f"the probe did not end in {patience.told()}"
     finally:
         trial.end(process)
     answer = out.decode("utf-8", "replace").strip()

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from labkit.course.root import ROOT
-from labkit.inside.timeouts import until_ended
+from labkit.inside.timeouts import Patience, until_ended
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
 from labkit.trace.generate import generate as generate_trace
@@ -163,7 +163,7 @@ def replay_overlaid(file: Path, mapping: dict[str, str]) -> Iterator[Line]:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, env=env, stdout=output, stderr=errors, cwd=ROOT)
         try:
-            until_ended(child.wait, LABS_SECONDS)
+            until_ended(child.wait, patience := Patience(LABS_SECONDS, child.pid))
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -173,7 +173,8 @@ def replay_overlaid(file: Path, mapping: dict[str, str]) -> Iterator[Line]:
         errors.seek(0)
         message = errors.read().strip()
     if child.returncode < 0:
-        raise RuntimeError(f"no end within {LABS_SECONDS} s; does a loop in your code never end?")
+        told = patience.told()
+        raise RuntimeError(f"no end within {told}; does a loop in your code never end?")
     if child.returncode:
         raise RuntimeError(message or f"the child process exited with {child.returncode}")
 

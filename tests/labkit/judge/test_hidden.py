@@ -20,7 +20,7 @@ from hypothesis.internal.conjecture import engine
 from labkit.course.console import course
 from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
-from labkit.inside import child
+from labkit.inside import child, timeouts
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process.worker import Program
@@ -272,6 +272,28 @@ def test_a_sleeper_is_not_waited_for_as_long_as_slow_code(
             for _ in range(6):
                 subject.run(p)
         assert subject.lost == lost
+
+
+def test_what_others_kept_the_worker_waiting_is_taken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds of short answers take long on a busy machine; the clock is the last resort."""
+    monkeypatch.setattr(hidden, "TASK_SECONDS", 0.2)
+    phase = course().phase("00")
+    text = "import time\n\n\ndef slow():\n    time.sleep(0.05)\n"
+    sandbox = Sandbox(phase, contents(phase, text), isolation.LADDER["plain"])
+    p = Program()
+    p.call("mini_vllm.request:slow")
+    with hidden.Subject(phase, sandbox) as subject:
+        monkeypatch.setattr(timeouts, "kept_waiting", lambda process: subject.passed)
+        subject.enter("00.1")
+        for _ in range(8):
+            subject.run(p)
+        assert subject.lost == {} and subject.seconds > 0.4
+        monkeypatch.setattr(timeouts, "WALL_TIMES", 1.0)
+        with pytest.raises(hidden.TaskLost):
+            subject.run(p)
+        assert subject.lost == {"00.1": "timeout"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="not run: this system counts no writing")

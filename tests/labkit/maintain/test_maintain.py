@@ -309,7 +309,9 @@ def test_a_test_that_hangs_or_dies(tree: Path, monkeypatch: pytest.MonkeyPatch) 
         {},
         None,
     )
-    assert hangs.said == "no end within 1 s" and dies.said == "the process died (3)"
+    assert (
+        hangs.said == "no end within 1 s of processor time" and dies.said == "the process died (3)"
+    )
 
 
 def test_sixty_traces() -> None:

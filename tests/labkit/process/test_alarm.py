@@ -15,7 +15,7 @@ import pytest
 from labkit.course.root import find_root
 
 PROGRAM = """
-import os, signal, subprocess, threading, time
+import os, signal, subprocess, sys, threading, time
 from labkit.inside import alarm
 alarm.install()
 alarm.WALL_FACTOR = {factor}
@@ -26,6 +26,9 @@ except alarm.EndlessLoop:
     print("rang", end=" ")
 alarm.arm(0)
 """
+COMPUTES = "[sys.executable, '-c', 'import sys, time; end = time.monotonic() + int(sys.argv[1])\\n"
+COMPUTES += "while time.monotonic() < end: pass']"
+"""A child that computes for so many seconds by the clock."""
 NEVER = 1000
 """For what rings, or does not, whatever the clock on the wall says."""
 
@@ -50,8 +53,12 @@ def words_of(process: subprocess.Popen[str]) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="not run: no schedstat here")
 @pytest.mark.parametrize(
     "body",
-    ["time.sleep(30)", "threading.Lock().acquire(); threading.Event().wait(30)"],
-    ids=["sleep", "event"],
+    [
+        "time.sleep(30)",
+        "threading.Lock().acquire(); threading.Event().wait(30)",
+        "subprocess.run(['sleep', '30'])",
+    ],
+    ids=["sleep", "event", "child"],
 )
 def test_who_is_at_rest_waits_for_nothing_that_comes(body: str) -> None:
     assert words_of(start(body, NEVER)) == ["rang"]
@@ -60,7 +67,7 @@ def test_who_is_at_rest_waits_for_nothing_that_comes(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "subprocess.run(['sleep', '2'])",
+        f"subprocess.run({COMPUTES} + ['2'])",
         "end = time.monotonic() + 2\n"
         "def work():\n    while time.monotonic() < end:\n        pass\n"
         "thread = threading.Thread(target=work)\nthread.start()\nthread.join()",
@@ -74,7 +81,7 @@ def test_who_waits_for_work_has_the_patience_of_the_wall_clock(body: str) -> Non
 
 
 def test_the_patience_of_the_wall_clock_ends_too() -> None:
-    assert words_of(start("subprocess.run(['sleep', '30'])", 2)) == ["rang"]
+    assert words_of(start(f"subprocess.run({COMPUTES} + ['30'])", 2)) == ["rang"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="nothing can stand still here")

@@ -85,15 +85,16 @@ def test_08_1_drafts_end_with_the_text_and_the_model() -> None:
 
 @pytest.mark.parametrize("tokens", [[3] * 100_000, list(range(500)) * 200], ids=["one", "many"])
 def test_08_1_a_long_text_takes_no_time(tokens: list[int]) -> None:
-    """100,000 tokens are searched in whole arrays, not token by token in Python."""
+    """100,000 tokens are searched in whole arrays, not token by token in Python. Processor time is
+    measured, so that a busy machine fails nothing."""
     import time
 
     array = np.array(tokens)
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         find_longest_matched_ngram_and_propose_tokens(array, 2, 5, 200_000, 4)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     assert min(times) < 0.1, f"{min(times) * 1e3:.0f} ms for 100,000 tokens; 5 are enough"
 
 

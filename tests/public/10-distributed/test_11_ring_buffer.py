@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from labkit.inside.timeouts import Patience
 from labkit.testing import expect
 from mini_vllm.distributed import shm_broadcast
 from mini_vllm.distributed.shm_broadcast import FIRST, MORE, MessageQueue
@@ -123,6 +124,15 @@ def test_10_11_behind_a_fence(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None
     expect(([0, 0], b"def") in states, True, at=at, fences=states)
 
 
+def answer(process: Any, ours: Any) -> Any:
+    """What a reader's process says next, if it neither computes nor sleeps for long before."""
+    patience = Patience(15.0, process.pid)
+    while not ours.poll(0) and patience.left > 0:
+        with patience.turn() as seconds:
+            ours.poll(seconds)
+    return ours.recv() if ours.poll(0) else f"nothing within {patience.told()}"
+
+
 def test_10_11_two_processes() -> None:
     """Really: two readers of their own, small messages, and one that takes four chunks."""
     spawn = multiprocessing.get_context("spawn")
@@ -133,11 +143,13 @@ def test_10_11_two_processes() -> None:
         process = spawn.Process(target=runpy.run_path, args=(LISTENER, given), daemon=True)
         process.start()
         readers.append((process, ours))
+    for reader, (process, ours) in enumerate(readers):
+        expect(answer(process, ours), "ready", at=f"reader {reader} has started")
     messages: list[Any] = [b"hello", bytes(range(256)) * 14, b"bye"]
     for message in [*messages, "end"]:
         queue.enqueue(message, timeout=15)
     for reader, (process, ours) in enumerate(readers):
-        heard = ours.recv() if ours.poll(15) else "nothing within 15 s"
+        heard = answer(process, ours)
         process.join(5)
         long = [len(messages[1]), sum(messages[1])]
         expect(heard, [b"hello", long, b"bye"], at=f"what reader {reader} heard")
