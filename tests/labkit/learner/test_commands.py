@@ -548,7 +548,7 @@ def test_a_cell_that_catches_everything_is_named(
     ended = noted_ends(monkeypatch)
     text, _ = screen(toy)
     assert ended and not any(run.timed_out for run in ended), "by the limit of all answers"
-    says(text, "✗ N00.2 Waste", "still running after 1 s (line ")
+    says(text, "✗ N00.2 Waste", "still running after 1 s of computing or sleeping (line ")
     says(text, "N00.1", "did not run", "public 5/5 · notebook 0/2")
 
 
@@ -648,7 +648,7 @@ def test_a_wrong_notebook_answer_says_why(toy: Course) -> None:
     path.write_text(path.read_text().replace("waste = 15", "waste = 16"))
     says(screen(toy)[0], "✗ N00.2 Waste", "yours is 16, expected is 15: two blocks hold 32 tokens")
     path.write_text(path.read_text().replace("waste = 16", r"while True:\n    pass"))
-    says(screen(toy)[0], "still running after 1 s (line 1")
+    says(screen(toy)[0], "still running after 1 s of computing or sleeping (line 1")
 
 
 def test_hints_go_from_concept_to_code_and_are_remembered(
