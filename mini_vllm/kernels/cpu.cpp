@@ -1062,23 +1062,37 @@ template <class W>
 constexpr i64 BITS = std::is_same_v<W, std::uint32_t> ? 4 : 8 * sizeof(W);
 
 // sums[t, r] += x[t] . block[r], for N tokens whose sums fill the registers, and whole words of columns. A few
-// tokens have so few sums that each would wait for the one before it: theirs are added in WAYS parts.
+// tokens have so few sums that each would wait for the one before it: theirs are added in WAYS parts, if there
+// are registers for them.
 template <int N, class X, class W>
 inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block, i64 columns, i64 x_stride) {
-    constexpr int PARTS = ROWS / LANES, WAYS = N < 4 ? 4 : 1, WORD = 4 / sizeof(X);
+    constexpr int PARTS = ROWS / LANES, FREE = SUMS / LANES / (N * PARTS), WORD = 4 / sizeof(X);
+    constexpr int WAYS = N >= 4 || FREE < 2 ? 1 : FREE < 4 ? 2 : 4;
     constexpr bool ARE_QUADS = sizeof(X) == 1;
     constexpr i64 COLUMN = ROWS * BITS<W> / 8;  // bytes
     ints all[N][PARTS][WAYS] = {};
-    const auto add = [&](i64 c, int way) {
-        ints weights[PARTS];
-        for (int p = 0; p < PARTS; ++p) weights[p] = words_at(block, c, p);
-        for (int t = 0; t < N; ++t) {
-            std::int32_t word;
-            std::memcpy(&word, x + t * x_stride + c, sizeof word);
+    const auto own = [&](i64 c, int t) {
+        std::int32_t word;
+        std::memcpy(&word, x + t * x_stride + c, sizeof word);
+        return word + ints{};
+    };
+    const auto add_word = [&](ints& sum, ints weights, ints word) {
+        sum = ARE_QUADS ? add_quads(sum, weights, word) : add_pairs(sum, weights, word);
+    };
+    const auto add = [&](i64 c, int way) {  // of both factors, the fewer words wait in registers
+        if constexpr (N < PARTS) {
+            ints words[N];
+            for (int t = 0; t < N; ++t) words[t] = own(c, t);
             for (int p = 0; p < PARTS; ++p) {
-                ints& sum = all[t][p][way];
-                const ints own = word + ints{};
-                sum = ARE_QUADS ? add_quads(sum, weights[p], own) : add_pairs(sum, weights[p], own);
+                const ints weights = words_at(block, c, p);
+                for (int t = 0; t < N; ++t) add_word(all[t][p][way], weights, words[t]);
+            }
+        } else {
+            ints weights[PARTS];
+            for (int p = 0; p < PARTS; ++p) weights[p] = words_at(block, c, p);
+            for (int t = 0; t < N; ++t) {
+                const ints word = own(c, t);
+                for (int p = 0; p < PARTS; ++p) add_word(all[t][p][way], weights[p], word);
             }
         }
     };
@@ -1086,7 +1100,10 @@ inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block,
     for (; c + 4 * WORD <= columns; c += 4 * WORD) {
         if constexpr (BITS<W> < 16)  // what 4 bits take is so little that memory does not wait for it
             expect<BITS<W> == 4 ? 1 : 2>(reinterpret_cast<const char*>(block) + c * COLUMN, 4 * WORD * COLUMN);
-        for (int i = 0; i < 4; ++i) add(c + i * WORD, i % WAYS);
+#pragma GCC unroll 1  // of several words in a row the compiler would keep products, and put sums into memory
+        for (int i = 0; i < 4; i += WAYS)
+#pragma GCC unroll 4
+            for (int way = 0; way < WAYS; ++way) add(c + (i + way) * WORD, way);
     }
     for (; c < columns; c += WORD) add(c, 0);
     for (int t = 0; t < N; ++t)
