@@ -2,7 +2,8 @@
 
 With it, `cite-check` runs without upstream's source: a citation passes when the lock knows its
 file, its lines and its symbol. With the source present, the lock's hashes prove that the source is
-the pinned one. The file is JSON with sorted keys: a changed citation changes one line of it.
+the pinned one. The file is JSON with sorted keys, a line for each file of upstream's: a changed
+citation changes one line of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from labkit.citations.scan import Citation
 from labkit.citations.symbols import SourceFile, Span, Upstream, digest
-from labkit.course.files import write_text
+from labkit.course.files import entries_as_json, write_text
 from labkit.course.root import PIN
 
 LOCK = Path("upstream_notes") / "citations.lock"
@@ -82,7 +83,7 @@ def write_lock(project: Path, lock: Lock) -> None:
 
 
 def format_lock(lock: Lock) -> str:
-    """The lock as text: one line for each region and each name."""
+    """The lock as text: one line for each file, with its regions and names."""
     files = {
         path: {
             "sha256": file.sha256,
@@ -97,4 +98,4 @@ def format_lock(lock: Lock) -> str:
         }
         for path, file in sorted(lock.items())
     }
-    return json.dumps({"pin": PIN, "files": files}, indent=1) + "\n"
+    return entries_as_json({"pin": PIN, "files": files})
