@@ -2,8 +2,8 @@
 
 With it, `cite-check` runs without upstream's source: a citation passes when the lock knows its
 file, its lines and its symbol. With the source present, the lock's hashes prove that the source is
-the pinned one. The file is JSON with sorted keys, a line for each file of upstream's: a changed
-citation changes one line of it.
+the pinned one. The file is JSON with sorted keys, a line for each file of vLLM: a changed citation
+changes one line of it.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def grade(job: Job) -> GradeResult:
         files = submission.find_files(job.phase, job.folder)
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         said = lines[-1][:300] if lines else "nothing"
-        ended = f"exit code {done.code}" if done.code is not None else f"stopped at {SECONDS:g} s"
+        ended = f"exit code {done.code}" if done.code is not None else f"stopped after {done.after}"
         problem = Problem("not run", f"the grader ended without a result: {ended}; it said: {said}")
         empty = submission.refuse(job.phase, files, job.seed, problem)
         failed = replace(empty, status="error")

@@ -2,9 +2,9 @@
 known.
 
 Time is computing time: on a busy machine right code takes long by the clock on the wall and is not
-to blame. Code that waits computes nothing, so a wall clock runs too, and is far more patient. Where
-the system tells that the whole process was at rest, or slept with all of its children, so that no
-machine is to blame, it need not be: that is a sleep, or a lock that is never opened.
+to blame. Code that waits computes nothing, so a wall clock runs too, and is far more patient. It
+need not be where the system tells that the whole process was at rest, or slept with all of its
+children: that is a sleep, or a lock that is never opened, and no machine is to blame.
 
 A browser's tab has no alarm of its own: the page rings it every `AGAIN_SECONDS`
 (`labkit/tab/assets/tab.js`), where it may.
@@ -29,8 +29,9 @@ AGAIN_SECONDS = 0.5
 """Until it rings again; and the longest turn."""
 LEAST_TURNS = 10
 """In the seconds that are allowed."""
-WALL_FACTOR = timeouts.WALL_TIMES
-"""So many times the computing time may pass on the wall."""
+WALL_FACTOR = timeouts.WALL_TIMES if Path("/proc/self/schedstat").exists() else 4.0
+"""So many times the computing time may pass on the wall. Fewer where the system does not tell
+whether a process sleeps: there a sleep lasts as long."""
 REST = 0.1
 """A process is at rest if it is busy for no larger share of the time. What its threads that have
 ended waited for is not known, so it may be busier than it looks."""
@@ -132,7 +133,7 @@ def load_of_main() -> float:
     """Seconds that the main thread has computed, or waited for a processor that others had; 0 on a
     system that does not tell."""
     try:
-        return computed() + int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+        return computed() + timeouts.thread_kept_waiting("/proc/self")
     except (OSError, ValueError, IndexError):
         return 0.0
 
@@ -155,7 +156,7 @@ def load_of_all() -> tuple[float, int] | None:
         for thread in Path("/proc/self/task").iterdir():
             if (thread / "children").read_text():
                 return None
-            seconds += int((thread / "schedstat").read_text().split()[1]) / 1e9
+            seconds += timeouts.thread_kept_waiting(str(thread))
         import resource
 
         usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -241,7 +241,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None and hasattr(signal, "SIGUSR1"):
         process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            until_ended(process.wait, STACK_SECONDS)
+            until_ended(process.wait, Patience(STACK_SECONDS))
     kill_group(process)
     process.wait()
 

@@ -1,10 +1,10 @@
-"""How long one process waits for another, on a machine that is busy or stands still: many want one
-processor, a container is paused, a laptop is shut. Then the other one does not go on, and is not to
-blame.
+"""How long one process waits for another, on a machine that is busy or stands still: many processes
+want one processor, a container is paused, a laptop is shut. Then the other process does not go on,
+and is not to blame.
 
-So what it does is counted, and not what the clock on the wall says: it computes, or it sleeps.
-While it wants a processor that others have, or waits for a disk, or is stopped, nothing is counted.
-The clock is the last resort, and far more patient.
+So the seconds are counted in which it computes or sleeps. While it wants a processor that others
+have, waits for a disk, or is stopped, nothing is counted. The clock is the last resort, and far
+more patient. Only Linux tells what a process does; on another system the clock counts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 TURN_SECONDS = 0.1
-"""So long one waits before one looks at the clock. No turn counts for more: in one that takes
-longer everything stood still."""
+"""The longest turn of waiting. A turn that takes longer counts for no more: the machine stood
+still."""
 LEAST_SECONDS = 0.01
-"""Of a turn after which one looks what a process has done."""
+"""The shortest turn, once a process is looked at: Linux counts its time in steps as long."""
 WALL_TIMES = 20.0
 """The last resort: so many times the seconds that are allowed may pass by the clock. A process that
 has a twentieth of a processor still ends."""
@@ -44,8 +44,8 @@ class Look(NamedTuple):
 
 
 def look(process: int, but: int = 0) -> Look | None:
-    """What a process and its descendants have done; None if it is gone, or where no system tells.
-    Another user's can be seen, too, and one in a sandbox.
+    """What a process and its descendants have done; None if it is gone, or the system does not
+    tell. Another user's can be seen, too, and one in a sandbox.
 
     Args:
         but: a thread that is not asked whether it sleeps: the one that looks.
@@ -83,14 +83,22 @@ def _times_of(place: str) -> tuple[str, float, float]:
 
 
 def kept_waiting(process: int) -> float:
-    """Seconds for which the thread of a process and its descendants that had to wait longest has
-    wanted a processor that others had; 0 where no system tells."""
+    """The most seconds for which a thread of a process, or of its descendants, has waited for a
+    processor that others had; 0 where the system does not tell."""
     longest = 0.0
     for thread in (look(process) or Look({}, True)).computed:
         with suppress(OSError, ValueError, IndexError):
-            words = Path(f"/proc/{thread}/schedstat").read_text(encoding="ascii").split()
-            longest = max(longest, int(words[1]) / 1e9)
+            longest = max(longest, thread_kept_waiting(f"/proc/{thread}"))
     return longest
+
+
+def thread_kept_waiting(place: str) -> float:
+    """Seconds for which one thread, "/proc/7" or "/proc/7/task/8", has waited so.
+
+    Raises:
+        OSError, ValueError, IndexError: it has ended, or the system does not tell.
+    """
+    return int(Path(place, "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
 
 
 class Patience:
@@ -98,13 +106,13 @@ class Patience:
 
     Args:
         seconds: that it may compute or sleep. Of its threads, and its descendants', the busiest
-            counts, so that a machine with many processors spends no more than a second in one.
-        process: its number; None, or where the system tells nothing, all time counts.
+            counts: eight threads that compute for a second spend one second.
+        process: its number; None, or where the system tells nothing: the clock counts.
         times: so many times these seconds may pass by the clock.
 
     Attributes:
-        waited: how many seconds are spent.
-        passed: by the clock. A turn that ends early, with an answer, is spent as a whole.
+        waited: seconds that are spent. A turn that ends early, with an answer, is spent as a whole.
+        passed: seconds by the clock, without those in which the machine stood still.
     """
 
     def __init__(
@@ -153,17 +161,12 @@ class Patience:
         return f"{self.seconds:g} s{', mostly asleep' if asleep else ' of processor time'}"
 
 
-def until_ended(wait: Callable[[float], Waited], patience: Patience | float) -> Waited:
+def until_ended(wait: Callable[[float], Waited], patience: Patience) -> Waited:
     """What `wait` gives: a process's `wait` or `communicate`, to which a timeout is said.
-
-    Args:
-        patience: with that process; a number: seconds by the clock, of a machine that goes on.
 
     Raises:
         subprocess.TimeoutExpired: it did not end in time.
     """
-    if not isinstance(patience, Patience):
-        patience = Patience(patience)
     while True:
         try:
             with patience.turn() as most:

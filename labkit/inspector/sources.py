@@ -261,7 +261,7 @@ def _child(path: Path, replay: Replay) -> tuple[list[Any], str | None]:
         errors.seek(0)
         lines = [json.loads(text) for text in output if text.endswith("\n")]
         message = errors.read().strip()
-    if child.returncode < 0:
+    if child.returncode < 0 and patience.left <= 0:
         return lines, f"{replay.name}: no end within {patience.told()}; it was stopped"
     if child.returncode:
         return lines, message or f"{replay.name}: the child exited with {child.returncode}"

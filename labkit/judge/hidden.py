@@ -224,8 +224,9 @@ class Subject(Observed):
             raise TaskLost(self.lost[self.task])
 
     def _is_late(self) -> bool:
-        """Whether the task has taken too long. An answer that comes at once is counted by the
-        clock; where hundreds are too much, what others kept the worker waiting is taken off."""
+        """Whether the task has taken too long. A short answer is counted by the clock. Where
+        hundreds of them are too much, the time that the worker waited for a processor is taken
+        off."""
         most = self._share() * TASK_SECONDS
         if self.seconds <= most or self._process is None:
             return self.seconds > most

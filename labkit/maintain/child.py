@@ -18,7 +18,6 @@ import os
 import random
 import select
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labkit.inside.timeouts import Patience, until_ended
+from labkit.inside.timeouts import Patience
 
 QUIET = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",  # it warns that its compiled code is not there
@@ -183,28 +182,20 @@ def forked(function: Callable[[Any], Any], argument: Any, seconds: int) -> Any:
         os._exit(0)
     os.close(write)
     patience = Patience(seconds, pid)
+    ready: list[int] = []
+    while not ready and patience.left > 0:
+        with patience.turn() as most:
+            ready, _, _ = select.select([read], [], [], most)
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
     with os.fdopen(read, "rb") as pipe:
-        try:
-            until_ended(lambda most: wait_for(pipe, most), patience)
-            data = pipe.read()
-        except subprocess.TimeoutExpired:
-            data = b""
-            os.kill(pid, signal.SIGKILL)
+        data = pipe.read() if ready else b""
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if data:
         return json.loads(data)
     late = patience.left <= 0 or code == -signal.SIGPROF
     text = f"no end within {patience.told()}" if late else f"the process died ({code})"
     return ended(argument, text)
-
-
-def wait_for(pipe: Any, seconds: float) -> None:
-    """
-    Raises:
-        subprocess.TimeoutExpired: there is nothing to read, and no end.
-    """
-    if not select.select([pipe], [], [], seconds)[0]:
-        raise subprocess.TimeoutExpired("a fork", seconds)
 
 
 def ended(argument: Any, text: str) -> Any:

@@ -163,8 +163,7 @@ def first_wrong(program: Path, folder: Path, number: int, tried: list[Case]) -> 
     try:
         done = run(program, "check", str(file))
     except subprocess.TimeoutExpired:
-        told = f"no end after {RUN_SECONDS} s of processor time: does your loop move on?"
-        return "lengths", told
+        return "lengths", f"no end after {RUN_SECONDS} s: does your loop move on?"
     answers = [int(line) for line in done.stdout.splitlines()]
     for case, answer in zip(tried, answers, strict=False):
         if answer != case.right:
@@ -200,9 +199,10 @@ def run(
 
 
 def completed(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """
+    """Run a command to its end.
+
     Raises:
-        subprocess.TimeoutExpired: it did not end in so many seconds of processor time.
+        subprocess.TimeoutExpired: it computed or slept for longer.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:

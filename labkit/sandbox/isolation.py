@@ -202,7 +202,7 @@ class Namespaces(Rung):
         in there ends. Were the launcher killed, a program that gave up its parent would live on."""
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            until_ended(process.wait, ENDING_SECONDS)
+            until_ended(process.wait, Patience(ENDING_SECONDS))
         super().end(process)
 
 

@@ -172,7 +172,7 @@ def replay_overlaid(file: Path, mapping: dict[str, str]) -> Iterator[Line]:
         yield from (json.loads(text) for text in complete)
         errors.seek(0)
         message = errors.read().strip()
-    if child.returncode < 0:
+    if child.returncode < 0 and patience.left <= 0:
         told = patience.told()
         raise RuntimeError(f"no end within {told}; does a loop in your code never end?")
     if child.returncode:

@@ -451,7 +451,7 @@ def test_the_busiest_expert_says_whether_weights_are_unpacked(
         monkeypatch.setenv(unpacked.VARIABLE, wish)
         results.append(separate.run(x, counts))
         assert calls == wanted
-    near = 1e-2 if native.has_tiles() else 1e-3  # tiles take x in bfloat16
+    near = 4e-3 if native.has_tiles() else 1e-3  # tiles take x in bfloat16
     torch.testing.assert_close(*results, rtol=near, atol=near)
 
 

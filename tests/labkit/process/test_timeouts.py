@@ -1,4 +1,4 @@
-"""Who waits, and who looks whether something is at work, counts no time of a machine that stands
+"""Waiting for a process, and looking whether it is at work, count no time of a machine that stands
 still."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_turn_counts_for_no_more_than_its_length(
         raise subprocess.TimeoutExpired("a child", timeout)
 
     with pytest.raises(subprocess.TimeoutExpired):
-        timeouts.until_ended(never, 1.0)
+        timeouts.until_ended(never, Patience(1.0))
     assert sum(asked) == pytest.approx(1.0)
     assert clock.now == pytest.approx(1.0 + sum(pauses), abs=0.01)
 
@@ -79,7 +79,7 @@ def test_what_ends_in_a_pause_has_ended(monkeypatch: pytest.MonkeyPatch) -> None
             raise subprocess.TimeoutExpired("a child", timeout)
         return int(answer)
 
-    assert timeouts.until_ended(second, 1.0) == 7
+    assert timeouts.until_ended(second, Patience(1.0)) == 7
 
 
 @pytest.mark.parametrize(
