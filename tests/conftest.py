@@ -23,7 +23,7 @@ HIDDEN = Path(__file__).parent / "hidden"
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Choose the profile before the first module that draws examples. Those of tests/public draw
-    none: whoever waits for `make lab-NN` need not wait for Hypothesis."""
+    none, so `make lab-NN` need not wait until Hypothesis is imported."""
     if isinstance(collector, pytest.Module) and PUBLIC not in collector.path.parents:
         load_profile(HIDDEN in collector.path.parents)
 
@@ -62,7 +62,7 @@ def register_profiles() -> None:
         "fixed": settings(derandomize=True, **common),
         "explore": explore,
         "graded": settings(explore, phases=shorter),
-        # For who asks only whether a test fails: no search for a smaller example.
+        # For a run that asks only whether a test fails: no search for a smaller example.
         "unshrunk": settings(explore, phases=(Phase.explicit, Phase.generate)),
     }
     for name, profile in profiles.items():

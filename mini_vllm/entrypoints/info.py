@@ -46,7 +46,7 @@ BANDWIDTH_SECONDS = 0.3
 
 
 def run_info(args: argparse.Namespace) -> int:
-    """Print it, before anything is loaded."""
+    """Print what :func:`describe` finds, before anything is loaded."""
     options = engine_options_of(args)
     options.pop("scheduler_cls", None)
     figures = describe(args.model, **options)

@@ -184,7 +184,7 @@ def rotates(config: Config) -> list[bool]:
     """Which layers turn heads with the position: all but each `no_rope_layer_interval`-th, unless
     `no_rope_layers` says it of each."""
     num_layers, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
-    given = config.get("no_rope_layers")  # which says where there is one, whatever its name
+    given = config.get("no_rope_layers")  # true: the layer has RoPE, whatever the name says
     if given:
         return [bool(one) for one in given]
     return [index % every != 0 for index in range(1, num_layers + 1)]
