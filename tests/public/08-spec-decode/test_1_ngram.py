@@ -85,8 +85,10 @@ def test_08_1_drafts_end_with_the_text_and_the_model() -> None:
 
 @pytest.mark.parametrize("tokens", [[3] * 100_000, list(range(500)) * 200], ids=["one", "many"])
 def test_08_1_a_long_text_takes_no_time(tokens: list[int]) -> None:
-    """100,000 tokens are searched in whole arrays, not token by token in Python. Processor time is
-    measured, so that a busy machine fails nothing."""
+    """100,000 tokens are searched in whole arrays, not token by token in Python.
+
+    Processor time is measured, so that a busy machine fails nothing.
+    """
     import time
 
     array = np.array(tokens)
