@@ -1079,7 +1079,7 @@ inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block,
     const auto add_word = [&](ints& sum, ints weights, ints word) {
         sum = ARE_QUADS ? add_quads(sum, weights, word) : add_pairs(sum, weights, word);
     };
-    const auto add = [&](i64 c, int way) {  // of both factors, the fewer words wait in registers
+    const auto add = [&](i64 c, int way) {  // the factor with fewer words stays in registers
         if constexpr (N < PARTS) {
             ints words[N];
             for (int t = 0; t < N; ++t) words[t] = own(c, t);
