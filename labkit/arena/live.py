@@ -104,7 +104,7 @@ def body_of(arrival: Arrival) -> dict[str, Any]:
 
 
 async def replay(url: str, arrivals: Sequence[Arrival]) -> list[RequestResult]:
-    """Send everybody at their times, whether or not the others are done."""
+    """Send each request at its time, whether or not the others are done."""
     import aiohttp
 
     results = [RequestResult(arrival.prompt_len) for arrival in arrivals]

@@ -164,7 +164,7 @@ class Simulation:
         self._sample_stride = 1
 
     def run(self) -> Run:
-        """Step until everybody has been served."""
+        """Step until all requests are served."""
         while self._deliver():
             self._step()
         free = self.scheduler.kv_cache_manager.num_free_blocks

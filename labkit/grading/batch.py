@@ -8,7 +8,7 @@ on the real vLLM (`labkit.maintain.exam`), into `results/exam.csv`.
 
 Each submission is graded by a process of its own, so that one that breaks the grader costs the
 others nothing. A second run skips what is done: a result counts while submission, hidden suite and
-seed are what they were. Everybody meets the same random inputs: the class has one seed, kept in
+seed are what they were. All learners get the same random inputs: the class has one seed, kept in
 `results/class.toml`.
 """
 

@@ -61,7 +61,7 @@ class Judged:
     """One grading, with what must not stand in its result.
 
     Attributes:
-        result: what everybody may see.
+        result: what may be public.
         inputs: task -> title of the first test that failed, and its inputs as lines.
         failing: names of the tests that failed.
     """

@@ -262,7 +262,7 @@ def pytest_load_initial_conftests() -> None:
     """Until the tests are loaded, look for no garbage: torch makes a million objects when it is
     imported, all of them stay, and to go through them again and again takes a tenth of the time.
 
-    A loop at the top of the learner's file would keep everybody waiting, so the alarm is set.
+    A loop at the top of the learner's file would never end, so the alarm is set.
     """
     gc.disable()
     if REPORT in os.environ:

@@ -31,7 +31,7 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True)
 class Bug:
-    """What everybody may know of one bug.
+    """What is public of one bug.
 
     Attributes:
         id: "22".

@@ -12,7 +12,7 @@ from labkit.trace.format import External
 
 @dataclass
 class Report:
-    """What the pretended worker tells after a step, in an order that is the same for everybody."""
+    """What the pretended worker tells after a step, in one order for all schedulers."""
 
     sent: list[str] = field(default_factory=list)
     received: list[str] = field(default_factory=list)

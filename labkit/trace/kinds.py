@@ -275,7 +275,7 @@ def _external(rng: Random) -> Shape:
         long_prefill_token_threshold=rng.choice((0, 0, 5)),
         max_model_len=rng.choice((33, 64, 128)),
     )
-    if alone:  # as many tokens, however small the blocks are: room for everybody
+    if alone:  # as many tokens, however small the blocks are: room for all requests
         num_gpu_blocks = config.num_gpu_blocks * MAX_BLOCK_SIZE // config.block_size
         config = replace(config, num_gpu_blocks=num_gpu_blocks)
     return Shape(

@@ -162,9 +162,9 @@ class DecodeMachine:
         self.context = 0
         self.busy_seconds = 0.0
         self.claimed = 0
-        """Tokens of everybody who was given to it."""
+        """Tokens of all requests that were given to it."""
         self.held = 0
-        """Tokens of everybody who was admitted."""
+        """Tokens of all requests that were admitted."""
 
     def view(self, now: float, keys: Sequence[int]) -> View:
         self.advance(now)
@@ -201,7 +201,7 @@ class DecodeMachine:
         return bool(self.running or self.prompts or self.waiting)
 
     def _admit(self) -> None:
-        """Everybody who is here, as far as rows and room go, in order of arrival."""
+        """The requests that are here, as far as rows and room go, in order of arrival."""
         while self.coming and self.coming[0][0] <= self.now:
             self.waiting.append(heapq.heappop(self.coming)[2])
         while self.waiting and len(self.running) + len(self.prompts) < MAX_ROWS:
@@ -256,7 +256,7 @@ class DecodeMachine:
                 self._leave(flight)
 
     def _pass(self, load: StepLoad, steps: int) -> None:
-        """Time passes, and everybody who runs gets so many tokens."""
+        """Time passes, and each running request gets so many tokens."""
         seconds = self.cost.seconds(load)
         self.now += seconds
         self.busy_seconds += seconds
@@ -281,7 +281,7 @@ class DecodeMachine:
 
 @dataclass
 class FleetRun:
-    """What became of everybody."""
+    """What became of all requests."""
 
     served: list[Served] = field(default_factory=list)
     seconds: float = 0.0
