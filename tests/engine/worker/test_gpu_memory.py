@@ -92,7 +92,8 @@ def test_what_a_step_takes_is_not_given_to_the_cache(
     monkeypatch.setattr(worker_module, "available_memory", lambda *_: 10 << 30)
     monkeypatch.setattr(worker, "device", GPU)
     rows = sum(cuda_graphs.make_buckets(worker.config.scheduler.max_num_seqs))
-    hidden = 2 * rows * worker.model.config.hidden_size  # bfloat16
+    number = next(worker.model.parameters()).element_size()
+    hidden = rows * worker.model.config.hidden_size * number
     assert worker._memory_for_cache() == (4 << 30) - hidden
     monkeypatch.setattr(worker_module, "available_memory", lambda *_: 5 << 30)
     assert worker._memory_for_cache() == 0
