@@ -1178,6 +1178,7 @@ inline floats load(const f16* p) {
 // of x: dot * scale + sum * low, where low = shift - middle * scale.
 struct Scaling {
     floats scale, low;
+    Scaling() = default;
     Scaling(const Matrix& m, i64 group, i64 row) {
         const i64 at = group * m.rows + row;
         scale = load(static_cast<const f16*>(m.scales) + at);
@@ -1200,18 +1201,19 @@ inline const std::int8_t* group_at(const std::int8_t* block, const Matrix& m, i6
 }
 
 template <int N, class W>
-void add_group(float* to, i64 stride, const Whole<std::int16_t>& x, const W* columns, const Matrix& m, i64 g,
-               i64 row, i64 token) {
+void add_group(float* to, i64 stride, const Whole<std::int16_t>& x, const W* columns,
+               const Scaling (&scalings)[ROWS / LANES], i64 group, i64 g, i64 token) {
     ints sums[N][ROWS / LANES] = {};
-    add_whole<N>(sums, x.x + token * x.stride + g * m.group, columns, m.group, x.stride);
-    for (int p = 0; p < ROWS / LANES; ++p) {
-        const Scaling scaling(m, g, row + p * LANES);
-        for (int t = 0; t < N; ++t) {
-            const i64 at = (token + t) * x.groups + g;
-            scaling.add(to + t * stride + p * LANES, __builtin_convertvector(sums[t][p], floats) * x.scale[at],
-                        static_cast<float>(x.sum[at]) * x.scale[at]);
-        }
+    add_whole<N>(sums, x.x + token * x.stride + g * group, columns, group, x.stride);
+    float x_scale[N], x_sum[N];
+    for (int t = 0; t < N; ++t) {
+        const i64 at = (token + t) * x.groups + g;
+        x_scale[t] = x.scale[at], x_sum[t] = static_cast<float>(x.sum[at]) * x.scale[at];
     }
+    for (int p = 0; p < ROWS / LANES; ++p)
+        for (int t = 0; t < N; ++t)
+            scalings[p].add(to + t * stride + p * LANES,
+                            __builtin_convertvector(sums[t][p], floats) * x_scale[t], x_sum[t]);
 }
 
 // Few tokens take a group's columns out of their words as they go; for more that is done once.
@@ -1228,11 +1230,13 @@ template <class W>
                     const ints two = words_at(columns, c, p);
                     std::memcpy(tile + c * ROWS + p * 2 * LANES, &two, sizeof two);
                 }
+        Scaling scalings[ROWS / LANES];
+        for (int p = 0; p < ROWS / LANES; ++p) scalings[p] = Scaling(m, g, row + p * LANES);
         in_parties<AT_ONCE<ROWS>>(some, [&](auto n, i64 t) {
             if (some > AT_ONCE<ROWS>)
-                add_group<n>(sums + t * stride, stride, x, tile, m, g, row, first + t);
+                add_group<n>(sums + t * stride, stride, x, tile, scalings, m.group, g, first + t);
             else
-                add_group<n>(sums + t * stride, stride, x, columns, m, g, row, first + t);
+                add_group<n>(sums + t * stride, stride, x, columns, scalings, m.group, g, first + t);
         });
     }
 }
