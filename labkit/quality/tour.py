@@ -186,5 +186,6 @@ def renew(check: bool) -> Iterator[str]:
 
 
 def unmeasured(text: str) -> str:
-    """The text without what differs from run to run: times, and the spaces before them."""
-    return re.sub(r" +", " ", re.sub(r"\d+\.\d+", "0", text))
+    """The text without what differs from run to run: measured numbers, the spaces before them, and
+    the time of day."""
+    return re.sub(r" +", " ", re.sub(r"\d+\.\d+|\b\d\d:\d\d\b", "0", text))

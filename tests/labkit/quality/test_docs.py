@@ -48,6 +48,7 @@ def test_an_old_part_is_named_and_made_again(
 def test_a_tour_is_old_if_more_than_times_differ() -> None:
     assert tour.unmeasured("TTFT   1.25 ms  3 steps") == tour.unmeasured("TTFT  14.0 ms 3 steps")
     assert tour.unmeasured("TTFT 1.25 ms 3 steps") != tour.unmeasured("TTFT 1.25 ms 4 steps")
+    assert tour.unmeasured("unchanged since 12:29") == tour.unmeasured("unchanged since 09:05")
 
 
 @pytest.mark.parametrize(("number", "has_kernels"), [("02", False), ("04", True)])
