@@ -1,4 +1,4 @@
-"""How JSON writes strings and numbers, as patterns.
+"""Patterns of JSON strings and numbers.
 
 Source: RFC 8259 for the texts; jsonschema's meaning of bounds is Draft 2020-12, section 6.2.
 """
@@ -25,6 +25,7 @@ from mini_vllm.structured_output.patterns import (
     chars,
     concat,
     intersection,
+    mapped,
     optional,
     parse_regex,
     union,
@@ -46,7 +47,7 @@ _SHORT_ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "
 # ---------------------------------------------------------------- strings and objects
 @lru_cache(maxsize=4096)
 def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
-    r"""How one character out of `ranges` may be written between quotes.
+    r"""All ways to write one character out of `ranges` between quotes.
 
     ::
 
@@ -56,8 +57,8 @@ def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
         é           é  or  \u00e9
         U+1F600     itself  or  \ud83d\ude00, a pair of surrogates
 
-    That is: as `json.dumps` writes it, with `ensure_ascii` or without. A free string may use
-    every escape of JSON. Half a pair is never legal.
+    These are the forms of `json.dumps`, with `ensure_ascii` and without. With `free`, every escape
+    of JSON is allowed. Half a surrogate pair is never legal.
     """
     raw = chars(intersection(ranges, _RAW))
     choices: list[Pattern] = [raw] if raw.ranges else []
@@ -78,23 +79,14 @@ def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
 
 
 def json_string_of(pattern: Pattern) -> Pattern:
-    """The same pattern for the text between quotes: each character as JSON may write it."""
-    match pattern:
-        case Chars(ranges):
-            return json_char(ranges)
-        case Concat(parts):
-            return Concat(tuple(json_string_of(part) for part in parts))
-        case Union(choices):
-            return Union(tuple(json_string_of(choice) for choice in choices))
-        case Repeat(part, low, high):
-            return Repeat(json_string_of(part), low, high)
-    return pattern
+    """`pattern` with each character in the forms that it may have between the quotes."""
+    return mapped(pattern, lambda leaf: json_char(leaf.ranges) if isinstance(leaf, Chars) else leaf)
 
 
 def string_but(names: list[str]) -> Pattern:
-    """Any text but `names`, between quotes: a trie of the names, left at every other character.
+    """Any text except `names`, between quotes: a trie of the names, left by any other character.
 
-    Behind that character anything may follow, by a call of the rule `char`.
+    After that character any text may follow, by calls of the rule `char`.
     """
     tails: dict[str, list[str]] = {}
     for name in names:
@@ -116,7 +108,7 @@ def written(char: str) -> Pattern:
 
 
 def literal(value: object, space: Pattern) -> Pattern:
-    """One JSON value, its strings as `json.dumps` writes them; `space` where it may stand."""
+    """One JSON value, its strings as `json.dumps` writes them, with `space` where it is allowed."""
     if isinstance(value, str):
         return concat('"', *map(written, value), '"')
     if isinstance(value, list):
@@ -173,7 +165,7 @@ def _less(ranges: tuple[Range, ...], codes: set[int]) -> tuple[Range, ...]:
 
 
 def _surrogate_pairs(low: int, high: int) -> list[Pattern]:
-    """The code points from `low` to `high` beyond U+FFFF, as two escapes each."""
+    """The code points from `low` to `high`, above U+FFFF, as two escapes each."""
     pairs: list[Pattern] = []
     for first, last in _aligned(low - 0x10000, high - 0x10000, 1024, 2):
         leads = _digit_ranges(0xD800 + (first >> 10), 0xD800 + (last >> 10), 16, 4)
@@ -237,8 +229,8 @@ def integer_range_pattern(low: int | None, high: int | None) -> Pattern:
 
 
 def _naturals(low: int, high: int | None) -> Pattern:
-    """From `low`, at least 0, to `high`: those as long as `low`, those as long as `high`, and
-    whatever is longer than the one and shorter than the other."""
+    """The integers from `low`, at least 0, to `high`: a case for as many digits as `low` has, one
+    for as many as `high` has, and one for all numbers of digits in between."""
     if high is not None and low > high:
         return NOTHING
     least, most = str(low), "" if high is None else str(high)
@@ -254,14 +246,14 @@ def _naturals(low: int, high: int | None) -> Pattern:
 
 
 BLOCK = 4
-"""Digits for which `digits_between` is asked at once: it spells out 2^n cases of n digits."""
+"""Most digits of one call of `digits_between`, which writes out 2^n cases for n digits."""
 
 
 def _of_one_length(low: str, high: str) -> Pattern:
-    """`digits_between` for any number of digits: it is asked for a block of them at a time.
+    """`digits_between` for any number of digits, which are compared in blocks of BLOCK digits.
 
-    What it does with first digits happens here with first blocks, and a whole range of blocks with
-    nothing to compare behind them is one case.
+    First blocks are treated as `digits_between` treats first digits. All blocks that lie strictly
+    between the first and the last are one case: any digits may follow them.
     """
     if len(low) <= BLOCK:
         return digits_between(low, high)
@@ -318,7 +310,7 @@ def number_range_pattern(low: Bound | None, high: Bound | None) -> Pattern:
 
 
 def _magnitudes(low: Bound, high: Bound | None) -> Pattern:
-    """Numbers of at least 0: the whole part decides, unless it is that of a bound."""
+    """Numbers of at least 0: the integer part decides, unless it equals that of a bound."""
     if high is not None and high[0] < 0:
         return NOTHING
     first, first_digits = _split(low[0])
@@ -340,13 +332,13 @@ def _magnitudes(low: Bound, high: Bound | None) -> Pattern:
 
 
 def _split(number: Decimal) -> tuple[int, str]:
-    """Whole part, and the digits behind the point without zeros at the end."""
+    """The integer part, and the digits after the point without trailing zeros."""
     whole, _, digits = f"{number:f}".partition(".")
     return int(whole), digits.rstrip("0")
 
 
 def _fraction_above(digits: str, strictly: bool) -> Pattern:
-    """`.d*` of at least `.digits`; without a point it is 0."""
+    """`.d*` of at least `.digits`; no point means 0."""
     if not digits and not strictly:
         return optional(FRACTION)
     return concat(".", _tail_above(digits, strictly))
@@ -360,20 +352,20 @@ def _tail_above(digits: str, strictly: bool) -> Pattern:
 
 
 def _fraction_below(digits: str, strictly: bool) -> Pattern:
-    """`.d*` of at most `.digits`; without a point it is 0."""
+    """`.d*` of at most `.digits`; no point means 0."""
     if not digits:
         return NOTHING if strictly else optional(concat(".", "0", ZEROS))
     return optional(concat(".", _tail_below(digits, strictly)))
 
 
 def _tail_below(digits: str, strictly: bool) -> Pattern:
-    """At least one digit; `digits` has no zero at its end."""
+    """As `_fraction_below`, after the point: at least one digit. `digits` has no trailing zero."""
     smaller = concat(chars([(ord("0"), ord(digits[0]) - 1)]), DIGITS)
     return union(smaller, concat(digits[0], _end_below(digits[1:], strictly)))
 
 
 def _end_below(digits: str, strictly: bool) -> Pattern:
-    """The same, but the number may also end here."""
+    """As `_tail_below`, but the number may also end here."""
     if digits:
         return optional(_tail_below(digits, strictly))
     return NOTHING if strictly else ZEROS
@@ -391,7 +383,7 @@ def _fraction_between(low: str, low_strictly: bool, high: str, high_strictly: bo
 
 
 def _tail_between(low: str, low_strictly: bool, high: str, high_strictly: bool) -> Pattern:
-    """Digits between `low` and the larger `high`; an ended `low` goes on with zeros."""
+    """Digits between `low` and the larger `high`; `low` is continued with zeros."""
     if not low and not low_strictly:
         return _end_below(high, high_strictly)
     a, b = low[:1] or "0", high[0]

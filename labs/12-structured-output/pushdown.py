@@ -1,19 +1,19 @@
-"""Rules that call one another: an automaton with a stack, its states found when they are needed.
+"""Rules that call one another: an automaton with a stack, whose states are computed on demand.
 
-A finite automaton cannot count brackets, so a grammar becomes one small automaton for each rule,
-and a stack that remembers where to go on when a rule is through::
+A finite automaton cannot count brackets. So a grammar becomes one small automaton for each rule,
+and a stack that remembers where to continue when a rule is complete::
 
     value = "[" (value ("," value)*)? "]" | "1"           text so far: [ [ 1
 
     stack   after the value of the outer list   ▸   after the value of the inner list
             "," or "]" may come                     "," or "]" may come       <- top
 
-Calling a rule pushes the state that follows the call and goes to the rule's start; a rule that may
-end pops. Both happen without reading, so between two bytes several stacks may be possible at once.
-A *configuration* is the set of all of them. It gets a number when it is first met, and then it
-looks like a state of an ordinary automaton: its row of 256 next configurations is computed once.
+Calling a rule pushes the state after the call and goes to the rule's start; a rule that may end
+pops. Both happen without reading, so between two bytes several stacks may be possible at once.
+A *configuration* is the set of all of them. It gets a number when it first occurs, and is then used
+like a state of an ordinary automaton: its row of 256 next configurations is computed once.
 
-Source: the idea of stacks with shared tails is Tomita's; XGrammar (arXiv 2411.15100) uses it too.
+Source: Tomita's stacks with shared tails, which XGrammar (arXiv 2411.15100) uses, too.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ BOTTOM = 0
 """The empty stack: the text may end."""
 UNKNOWN = -2
 MAX_STACKS = 1_000
-"""Most stacks of one configuration; a grammar that needs more is too ambiguous to follow."""
+"""Most stacks of one configuration; a grammar that needs more is refused as too ambiguous."""
 MAX_CONFIGURATIONS = 100_000
 
 
 class Machine:
-    """The automata of all rules, laid one behind the other into one table.
+    """The automata of all rules, one after the other in one table.
 
     Attributes:
         table: [T, 256] int32, the next state in the same rule, or DEAD.
         accepting: whether the rule may end in a state.
         calls: of each state, `(first state of the called rule, state after the call)`.
-        passing: whether a state only passes on: it accepts, and nothing else can follow.
+        passing: whether a state only returns: it accepts, and has no moves and no calls.
         start: the first state of the root.
     """
 
@@ -81,12 +81,12 @@ class Machine:
 
 
 class Pushdown:
-    """All stacks of one grammar that have been met, and the moves between configurations.
+    """All stacks of one grammar that have occurred, and the moves between configurations.
 
     Attributes:
         start: the configuration before the first byte.
-        table: [C, 256] int32, the next configuration for each byte: DEAD, or UNKNOWN in rows that
-            were never asked for. It grows.
+        table: [C, 256] int32, the next configuration for each byte, or DEAD; UNKNOWN in rows that
+            are not computed yet. It grows.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -143,7 +143,7 @@ class Pushdown:
         return BOTTOM in self._configurations[configuration]
 
     def step(self, configurations: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """[N] configurations and [N] bytes -> [N] next configurations, DEAD where there is none."""
+        """The next configurations, [N], of [N] configurations and [N] bytes; DEAD for none."""
         after = self.table[configurations, data]
         unknown = np.unique(configurations[after == UNKNOWN])
         if len(unknown):
@@ -161,7 +161,7 @@ class Pushdown:
         return after
 
     def _fill_row(self, configuration: int) -> None:
-        """Compute where each byte leads: every stack's top moves on, then calls and returns."""
+        """Compute the next configuration of each byte: move every stack's top, then close."""
         stacks = [s for s in self._configurations[configuration] if s != BOTTOM]
         row = np.full(256, DEAD, dtype=np.int32)
         if stacks:
@@ -179,7 +179,7 @@ class Pushdown:
         self.table[configuration] = row
 
     def _number(self, stacks: list[int]) -> int:
-        """The number of the configuration that `stacks` close to."""
+        """The number of the configuration that is the closure of `stacks`."""
         closed = self.closure(stacks)
         if closed not in self._numbers:
             if len(self) >= MAX_CONFIGURATIONS:
@@ -199,10 +199,10 @@ def compile_rules(
     max_states: int = MAX_STATES,
     can_write: np.ndarray | None = None,
 ) -> Machine:
-    """Make every rule an automaton, and check that the grammar can be followed.
+    """Compile every rule into an automaton, and check that the grammar can be executed.
 
     Args:
-        can_write: [256] bool, the bytes that the vocabulary has; moves by others are left out.
+        can_write: [256] bool, the bytes that the vocabulary has; moves by other bytes are removed.
 
     Raises:
         TooLarge: if a rule, or all together, need more than `max_states` states.
@@ -237,15 +237,16 @@ def compile_rules(
 
 
 def check_total_size(rules: Rules) -> None:
-    """Raises TooLarge for rules that need not even be compiled to know that they are too many."""
+    """Raises TooLarge for rules that are too large by an estimate, before they are compiled."""
     if sum(map(check_size, rules.values())) > MAX_NFA_STATES:
         raise TooLarge(f"has {len(rules):,} rules of more than {MAX_NFA_STATES:,} states together")
 
 
 def empty_rules(dfas: Mapping[str, Dfa]) -> frozenset[str]:
-    """The rules that no finite text has: `a = "x" a` never ends.
+    """The rules that no finite text matches: `a = "x" a` never ends.
 
-    A rule has a text if bytes and rules that have one lead to an accepting state.
+    A text matches a rule if bytes, and calls of rules that some text matches, lead to an accepting
+    state.
     """
     with_text: set[str] = set()
     while True:
@@ -261,16 +262,16 @@ def empty_rules(dfas: Mapping[str, Dfa]) -> frozenset[str]:
 
 
 class LeftRecursion(ValueError):
-    """Rules that mean something, but cannot be followed from left to right."""
+    """Left-recursive rules, which cannot be executed from left to right."""
 
 
 def check_left_recursion(dfas: Mapping[str, Dfa]) -> None:
-    """Refuse rules that call themselves before they have read a byte: their stacks never end.
+    """Refuse rules that call themselves before they read a byte: their stacks would grow for ever.
 
     Raises:
         LeftRecursion: names the rules.
     """
-    nullable: set[str] = set()  # rules that the empty text has
+    nullable: set[str] = set()  # rules that the empty text matches
     grown = True
     while grown:
         more = {
@@ -286,20 +287,20 @@ def check_left_recursion(dfas: Mapping[str, Dfa]) -> None:
         for name, dfa in dfas.items()
     }
     harmless = {""}
-    while harmless:  # a rule is, if all that it calls first are
+    while harmless:  # a rule is harmless if all rules that it calls first are
         harmless = {name for name, called in first_calls.items() if not called & set(first_calls)}
         for name in harmless:
             del first_calls[name]
     if first_calls:
         names = ", ".join(repr(name) for name in first_calls)
         raise LeftRecursion(
-            f"left recursion in {names}: a rule calls itself before it has read anything; "
-            "let it begin with something else"
+            f"left recursion in {names}: a rule calls itself before it has read a character; "
+            "put a literal or a class before the call"
         )
 
 
 def _reachable(dfa: Dfa, callable_rules: set[str], reading: bool) -> set[int]:
-    """The states that can be reached from the start by `callable_rules`, and by bytes if
+    """The states that are reachable from the start by calls of `callable_rules`, and by bytes if
     `reading`."""
     reached, todo = {0}, [0]
     while todo:

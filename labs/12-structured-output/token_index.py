@@ -2,14 +2,15 @@
 
     TokenTable    the bytes of every token, as a matrix         made once for a tokenizer
     lift_state    one state -> the state after each token       vectorised over the vocabulary
-    pack_bits     one bit a token, 32 in an int32               what is copied to the device
+    pack_bits     one bit per token, 32 in an int32             this is copied to the device
     TokenIndex    packed rows by state, computed when first needed
 
-A state of a long text is met once or twice, most states never: so rows are made lazily. All
-states up front would cost minutes at 150,000 tokens.
+A long text visits a state once or twice, and most states never, so rows are made on demand. To
+make the rows of all states at the start would take minutes with 150,000 tokens.
 
-Source: Willard and Louf 2023, "Efficient Guided Generation for Large Language Models", who lift a
-whole automaton; vllm/v1/structured_output/utils.py#L206-L272 (_reduced_vocabulary) @ v0.22.1.
+Source: Willard and Louf 2023, "Efficient Guided Generation for Large Language Models", where the
+whole automaton is lifted; vllm/v1/structured_output/utils.py#L206-L272 (_reduced_vocabulary)
+@ v0.22.1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mini_vllm.structured_output.regex_automaton import DEAD
 
 BITS = 32
 MAX_MOVES = 100_000
-"""Most moves of one grammar, by state and token, that are kept."""
+"""Most entries of the cache of moves, by state and token, of one grammar."""
 MAX_ROW_BYTES = 32 * 2**20
 """Most memory for the packed rows of one grammar."""
 WORD_BORDER = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -75,7 +76,7 @@ class TokenTable:
 
     Args:
         texts: the bytes of each token, b"" for those that are no text.
-        special: how tokens that are no text are spelled.
+        special: the spelling of tokens that are not text.
 
     Attributes:
         vocab_size: of the model, V.
@@ -173,13 +174,13 @@ def unpack_bits(words: np.ndarray, vocab_size: int) -> np.ndarray:
 
 
 class TokenIndex:
-    """The packed rows of one grammar, each made when its state is first met.
+    """The packed rows of one grammar, each made when its state first occurs.
 
     Attributes:
-        finished: the rows as requests were given them, with the ends that each may write.
+        finished: the finished rows, with the stop tokens that each request may sample.
 
     Args:
-        max_bytes: beyond it the row that has not been used for longest goes.
+        max_bytes: most memory of the rows; beyond it the least recently used row is dropped.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class TokenIndex:
         )
 
     def must_end(self, state: int) -> bool:
-        """Whether the text may end in `state`, and no token may follow."""
+        """Whether the text may end in `state` and no other token may follow."""
         known = self._must_end.get(state)
         if known is None:
             known = self.automaton.is_accepting(state) and not self.row(state).any()
@@ -216,8 +217,8 @@ class TokenIndex:
         return known
 
     def walk(self, state: int, token: int) -> int:
-        """The state after one token, or DEAD. All requests make the same few moves, so each is
-        made once."""
+        """The state after one token, or DEAD. Moves are cached, because all requests make the same
+        few."""
         after = self._moves.get((state, token))
         if after is None:
             if len(self._moves) >= MAX_MOVES:

@@ -1,4 +1,4 @@
-"""What a grammar backend must be able to do. The names are vLLM's.
+"""The interface of a grammar backend. The names are vLLM's.
 
 Source: vllm/v1/structured_output/backend_types.py#L99-L136 (StructuredOutputBackend) @ v0.22.1
 """
@@ -26,17 +26,17 @@ class StructuredOutputOptions(enum.Enum):
 
 
 LARGE_SPEC = 20_000
-"""Characters of a constraint that is large, whatever is in it."""
+"""A constraint with more characters than this counts as large."""
 
 StructuredOutputKey = tuple[StructuredOutputOptions, str]
 """Two requests with equal keys share one compiled grammar."""
 
 
 class KeptRows(dict[Hashable, np.ndarray]):
-    """Rows of masks that were made once, for all requests that share a grammar.
+    """Finished mask rows, shared by all requests that have the same grammar.
 
     Args:
-        max_rows: a table with so many begins anew.
+        max_rows: the table is cleared when it holds this many rows.
     """
 
     def __init__(self, max_rows: int) -> None:
@@ -44,44 +44,45 @@ class KeptRows(dict[Hashable, np.ndarray]):
         self.max_rows = max_rows
 
     def keep(self, key: Hashable, row: np.ndarray) -> None:
-        """Keep a copy."""
+        """Store a copy of `row`."""
         if len(self) >= self.max_rows:
             self.clear()
         self[key] = row.copy()
 
 
 class StructuredOutputGrammar(ABC):
-    """How far one request has come in its grammar.
+    """The state of one request in its grammar.
 
-    It has *terminated* once a stop token was accepted. Before, a row of `fill_bitmask` has a bit
-    for each token that may come next, and stop tokens only where the text may end; then none.
+    It has *terminated* once a stop token was accepted. Before that, a row of `fill_bitmask` has a
+    bit for each token that may come next; a stop token has one only where the text may end. After
+    that, the row has no bits.
 
     Source: vllm/v1/structured_output/backend_types.py#L31-L96 (StructuredOutputGrammar) @ v0.22.1
     """
 
     kept_rows: KeptRows | None = None
-    """By `state` and what a request says about ends; None where no rows are kept."""
+    """Rows by `state` and the request's settings for ends; None if the backend keeps no rows."""
 
     @property
     def state(self) -> int:
-        """Where the request stands; equal states have equal rows. Known where rows are kept."""
+        """The current state; equal states have equal rows. Needed only where rows are kept."""
         raise NotImplementedError
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """Advance over `tokens`. If one is not legal, advance over none of them and say False."""
+        """Advance over `tokens`. If one is not legal, advance over none and return False."""
 
     @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """The longest beginning of `tokens` that could be accepted, without advancing."""
+        """The longest prefix of `tokens` that could be accepted, without advancing."""
 
     @abstractmethod
     def rollback(self, num_tokens: int) -> None:
-        """Take the last `num_tokens` accepted tokens back."""
+        """Undo the last `num_tokens` accepted tokens."""
 
     @abstractmethod
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
-        """Write the row of the tokens that may come next.
+        """Write the mask row of the tokens that may come next.
 
         Args:
             bitmask: [rows, ceil(V / 32)] int32 on the CPU, a tensor or an array.
@@ -92,12 +93,12 @@ class StructuredOutputGrammar(ABC):
         """Whether a stop token was accepted."""
 
     def must_end(self) -> bool | None:
-        """Whether nothing but a stop token may come next; None where only the mask can tell."""
+        """Whether only a stop token may come next; None if this is known from the mask alone."""
         return None
 
     @abstractmethod
     def reset(self) -> None:
-        """Back to the start."""
+        """Go back to the start of the grammar."""
 
 
 class StructuredOutputBackend(ABC):
@@ -107,7 +108,7 @@ class StructuredOutputBackend(ABC):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str
     ) -> StructuredOutputGrammar:
-        """A grammar at its start. May run in any thread; equal constraints compile once.
+        """A grammar in its start state. May run in any thread; equal constraints compile once.
 
         Args:
             grammar_spec: a schema or list of choices as JSON, a regular expression, or a grammar.
@@ -119,11 +120,11 @@ class StructuredOutputBackend(ABC):
     def compiled(
         self, request_type: StructuredOutputOptions, grammar_spec: str
     ) -> StructuredOutputGrammar | None:
-        """What `compile_grammar` would return, if that is known at once; else None."""
+        """What `compile_grammar` would return, if it is in the cache; else None."""
         return None
 
     def is_large(self, request_type: StructuredOutputOptions, grammar_spec: str) -> bool:
-        """Whether it may take long to compile, and others should not wait behind it."""
+        """Whether compiling may take so long that small grammars should not wait for it."""
         return len(grammar_spec) > LARGE_SPEC
 
     @abstractmethod
@@ -132,4 +133,4 @@ class StructuredOutputBackend(ABC):
 
     @abstractmethod
     def destroy(self) -> None:
-        """Let go of what is compiled."""
+        """Free the compiled grammars."""

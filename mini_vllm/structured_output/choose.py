@@ -23,7 +23,7 @@ from mini_vllm.structured_output.xgrammar import XgrammarBackend, check_supporte
 
 
 def check_constraint(config: StructuredOutputsConfig, params: StructuredOutputsParams) -> None:
-    """Find in the front end whatever can be found without compiling.
+    """Check a constraint in the front end, as far as that is possible without compiling it.
 
     Raises:
         ValueError: for a constraint that cannot be read, or not be enforced by its backend.
@@ -49,9 +49,9 @@ def _check(config: StructuredOutputsConfig, key: StructuredOutputKey) -> None:
 
 
 def backends_for(config: StructuredOutputsConfig, kind: StructuredOutputOptions) -> list[str]:
-    """The backends to try, in order: the configured one, or with "auto" those that may serve.
+    """The backends to try, in order: the configured one, or with "auto" all that may fit.
 
-    `native` reads every constraint strictly, so it comes first. It cannot follow left recursion,
+    `native` reads every constraint strictly, so it comes first. It supports neither left recursion
     nor structural tags of single tokens; such constraints go to xgrammar, if it is installed.
     """
     if config.backend != "auto":

@@ -1,4 +1,4 @@
-"""Grammars as text: `name ::= ...`, the dialect of GBNF that vLLM's users write.
+"""Grammars as text: `name ::= ...`, a dialect of GBNF, as vLLM takes them.
 
     root   ::= "SELECT " column ("," ws column)* " FROM " [a-z]+      # a comment
     column ::= [a-z_] [a-z0-9_]{0,30}
@@ -40,23 +40,84 @@ _TOKEN = re.compile(
       | (?P<mark>[()|])""",
     re.VERBOSE,
 )
+_HINT = '; rules are written name ::= "literal" [a-z] (group)* other-rule'
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "f": "\f", "b": "\b", "v": "\v"}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
 @dataclass(frozen=True)
-class _Token:
+class Token:
     kind: str
     text: str
     line: int
+    is_first: bool  # of its line
+
+
+class TokenReader:
+    """Reads the tokens of a grammar one after the other; the base of both parsers.
+
+    Args:
+        forms: one named group for each kind of token; those of the kind "space" are skipped.
+        hint: the end of the message about a text that is no token.
+    """
+
+    def __init__(self, source: str, forms: re.Pattern[str], hint: str) -> None:
+        self._tokens = list(_scan(source, forms, hint))
+        self._at = 0
+
+    @property
+    def next_token(self) -> Token:
+        return self._tokens[self._at]
+
+    def _take(self, kind: str, wanted: str) -> Token:
+        """The next token, which must be of this kind; `wanted` describes it in the message."""
+        token = self.next_token
+        if token.kind != kind:
+            raise _not_found(wanted, token)
+        self._at += 1
+        return token
+
+    def _skip(self, *marks: str) -> bool:
+        """Whether one of `marks` comes next; if so, it is read."""
+        is_next = self.next_token.text in marks
+        self._at += is_next
+        return is_next
+
+    def _expect(self, mark: str) -> None:
+        if not self._skip(mark):
+            raise _not_found(repr(mark), self.next_token)
+
+
+def error_at(line: int, message: str) -> ValueError:
+    return ValueError(f"grammar line {line}: {message}")
+
+
+def _not_found(wanted: str, token: Token) -> ValueError:
+    found = repr(token.text) if token.text else "its end"
+    return error_at(token.line, f"expected {wanted}, found {found}")
+
+
+def _scan(source: str, forms: re.Pattern[str], hint: str) -> Iterator[Token]:
+    position, line, last = 0, 1, 0
+    while position < len(source):
+        found = forms.match(source, position)
+        if found is None:
+            rest = source[position : position + 20].split("\n")[0]
+            raise error_at(line, f"cannot read {rest!r}{hint}")
+        if found.lastgroup != "space":
+            yield Token(found.lastgroup or "", found[0], line, line != last)
+            last = line
+        line += found[0].count("\n")
+        position = found.end()
+    yield Token("end", "", line, True)
 
 
 def parse_grammar(source: str) -> Rules:
     """Read the rules of a grammar; it begins with the rule `root`.
 
     Raises:
-        ValueError: with the line, for text that cannot be read, rules that are called and not
-            there, rules that are there twice, and a grammar without `root`.
+        ValueError: with the line, for text that cannot be read, a call of a rule that is not
+            defined, a rule that is defined twice, and a grammar without `root`.
     """
     if not source.strip():
         raise ValueError("grammar is blank; write at least a rule root ::= ...")
@@ -71,28 +132,25 @@ def parse_grammar(source: str) -> Rules:
         raise ValueError("grammar nests its groups too deeply; give the inner ones names") from None
 
 
-class _Parser:
+class _Parser(TokenReader):
     """Recursive descent: alternatives of sequences of items with repeats."""
 
     def __init__(self, source: str) -> None:
-        self._tokens = list(_scan(source))
-        self._at = 0
+        super().__init__(source, _TOKEN, _HINT)
         self._called: dict[str, int] = {}
 
     def rules(self) -> Rules:
         rules: Rules = {}
-        while self._peek().kind != "end":
-            name = self._take("name")
+        while self.next_token.kind != "end":
+            name = self._take("name", "the name of a rule")
             if name.text in rules:
-                raise ValueError(f"grammar line {name.line}: rule {name.text!r} is there twice")
-            self._take("defines")
+                raise error_at(name.line, f"rule {name.text!r} is there twice")
+            self._take("defines", "::=")
             rules[name.text] = self._choices()
         for called, line in self._called.items():
             if called not in rules:
                 known = ", ".join(rules)
-                raise ValueError(
-                    f"grammar line {line}: there is no rule {called!r}; the rules are: {known}"
-                )
+                raise error_at(line, f"there is no rule {called!r}; the rules are: {known}")
         if "root" not in rules:
             raise ValueError(
                 f"grammar has no rule 'root', where it would begin; it has: {', '.join(rules)}"
@@ -101,14 +159,13 @@ class _Parser:
 
     def _choices(self) -> Pattern:
         choices = [self._sequence()]
-        while self._peek().text == "|":
-            self._at += 1
+        while self._skip("|"):
             choices.append(self._sequence())
         return choices[0] if len(choices) == 1 else Union(tuple(choices))
 
     def _sequence(self) -> Pattern:
         parts: list[Pattern] = []
-        while (token := self._peek()).kind in ("name", "literal", "chars") or token.text == "(":
+        while (token := self.next_token).kind in ("name", "literal", "chars") or token.text == "(":
             if token.kind == "name" and self._tokens[self._at + 1].kind == "defines":
                 break  # the next rule
             parts.append(self._repeated(self._item()))
@@ -126,13 +183,12 @@ class _Parser:
         if token.kind == "chars":
             return char_class(token.text[1:-1], token.line)
         inner = self._choices()
-        if self._peek().text != ")":
-            raise ValueError(f"grammar line {token.line}: this ( is never closed")
-        self._at += 1
+        if not self._skip(")"):
+            raise error_at(token.line, "this ( is never closed")
         return inner
 
     def _repeated(self, item: Pattern) -> Pattern:
-        while (token := self._peek()).kind == "repeat":
+        while (token := self.next_token).kind == "repeat":
             self._at += 1
             low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(token.text, (0, 0))
             if token.text[0] == "{":
@@ -140,38 +196,9 @@ class _Parser:
                 low = int(first)
                 high = int(last) if last else None if comma else low
             if high is not None and high < low:
-                raise ValueError(f"grammar line {token.line}: {token.text} has more than it allows")
+                raise error_at(token.line, f"{token.text} has more than it allows")
             item = Repeat(item, low, high)
         return item
-
-    def _peek(self) -> _Token:
-        return self._tokens[self._at]
-
-    def _take(self, kind: str) -> _Token:
-        token = self._peek()
-        if token.kind != kind:
-            wanted = {"name": "the name of a rule", "defines": "::="}[kind]
-            found = repr(token.text) if token.text else "its end"
-            raise ValueError(f"grammar line {token.line}: expected {wanted}, found {found}")
-        self._at += 1
-        return token
-
-
-def _scan(source: str) -> Iterator[_Token]:
-    position, line = 0, 1
-    while position < len(source):
-        found = _TOKEN.match(source, position)
-        if found is None:
-            rest = source[position : position + 20].split("\n")[0]
-            raise ValueError(
-                f"grammar line {line}: cannot read {rest!r}; rules are written "
-                'name ::= "literal" [a-z] (group)* other-rule'
-            )
-        if found.lastgroup != "space":
-            yield _Token(found.lastgroup or "", found[0], line)
-        line += found[0].count("\n")
-        position = found.end()
-    yield _Token("end", "", line)
 
 
 def characters(body: str, line: int) -> list[tuple[int, bool]]:
@@ -191,10 +218,10 @@ def characters(body: str, line: int) -> list[tuple[int, bool]]:
             digits = body[position : position + _HEX_DIGITS[escape]]
             position += len(digits)
             if not re.fullmatch("[0-9A-Fa-f]+", digits) or len(digits) < _HEX_DIGITS[escape]:
-                raise ValueError(f"grammar line {line}: \\{escape}{digits} is no hex escape")
+                raise error_at(line, f"\\{escape}{digits} is no hex escape")
             code = int(digits, 16)
             if code > MAX_CODE_POINT:
-                raise ValueError(f"grammar line {line}: \\{escape}{digits} is no character")
+                raise error_at(line, f"\\{escape}{digits} is no character")
         result.append((code, True))
     return result
 
@@ -203,8 +230,8 @@ def written_as_ebnf(pattern: Pattern) -> str:
     """A pattern without calls in this notation.
 
     Raises:
-        ValueError: for an anchor, and for a class that has no character; it says what the
-            pattern has, without the line, which the caller knows.
+        ValueError: for an anchor, and for a class without characters. The message has no line
+            number; the caller adds it.
     """
     match pattern:
         case Chars(ranges) if ranges:
@@ -226,7 +253,7 @@ def written_as_ebnf(pattern: Pattern) -> str:
 
 
 def grouped_ebnf(pattern: Pattern) -> str:
-    """The same, as one item: in brackets, unless it is a class or a literal."""
+    """`written_as_ebnf` as one item: in brackets, unless it is a class or a literal."""
     text = written_as_ebnf(pattern)
     return text if isinstance(pattern, Chars) or text[:1] == '"' else f"({text})"
 
@@ -236,7 +263,7 @@ def _is_one_character(pattern: Pattern) -> bool:
 
 
 def _written(code: int) -> str:
-    """A character of a literal or class: what might mean something there is written as hex."""
+    """A character of a literal or class; characters with a special meaning are written as hex."""
     is_plain = 0x20 <= code < 0x7F and chr(code) not in '"\\[]^-'
     return chr(code) if is_plain else f"\\U{code:08x}"
 
@@ -247,7 +274,7 @@ def _written_range(ends: Range) -> str:
 
 
 def char_class(body: str, line: int) -> Chars:
-    """`a-z0-9`, or with ^ in front everything else."""
+    """The characters of `a-z0-9`, or with a leading ^ all others."""
     negated = body.startswith("^")
     items = characters(body[negated:], line)
     ranges: list[Range] = []
@@ -258,6 +285,6 @@ def char_class(body: str, line: int) -> Chars:
             high = items[1][0]
             items = items[2:]
         if high < low:
-            raise ValueError(f"grammar line {line}: [{body}] has a range that runs backwards")
+            raise error_at(line, f"[{body}] has a range that runs backwards")
         ranges.append((low, high))
     return any_but(ranges) if negated else chars(ranges)

@@ -1,7 +1,8 @@
-"""The formats of strings: each as a regular expression of the whole string.
+"""The string formats of JSON Schema, each as a regular expression of the whole string.
 
-A format that only says how a program keeps a value forbids no text. Of URLs, durations and
-addresses of mail there are more than these: what is written here is one, and every reader takes it.
+Some formats only say how a program stores a value; they forbid no text. For URLs, durations and
+mail addresses the expressions cover only a part of what the standard allows, so that every parser
+accepts what the model writes.
 
 Source: JSON Schema Draft 2020-12, validation, section 7.3.
 """
@@ -33,24 +34,26 @@ REMARKS = frozenset(
     "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float double decimal password binary path "
     "file-path directory-path html markdown textarea enum".split()
 )
-"""Formats of OpenAPI, of pydantic and of forms that say how a program keeps or shows a value, and
-forbid no text."""
+"""Formats of OpenAPI, of pydantic and of form libraries that say how a program stores or shows a
+value. They forbid no text."""
 
 
 _AT_A_HOST = rf"://{_HOST}(:[0-9]{{1,5}})?"
 _CHAR = rf"[?{_OF_A_PATH}]"
 _PART = rf"({_CHAR}|%[0-9A-F]{{2}})"
 LEAST_URI = 300
-"""Characters that a URL must be allowed: its host may need 255."""
+"""The smallest maxLength that a URL may have: its host alone may need 255 characters."""
 
 
 def short_uri(most: int, place: Pattern) -> Pattern:
-    """A URL of the web, of at most so many characters. That is what has a length: pydantic's
-    `HttpUrl` has one, and takes no other scheme, which a schema cannot say.
+    """An http or https URL of at most `most` characters.
+
+    Only these schemes, because pydantic's `HttpUrl` writes a maxLength into its schema and accepts
+    no other scheme, which the schema does not say.
 
     Args:
         most: 300 or more.
-        place: stands for a character of :data:`URI_CHAR`.
+        place: the pattern of one character of :data:`URI_CHAR`.
     """
     path = concat("/", Repeat(place, 0, most - 282))
     fragment = concat("#", Repeat(place, 0, 20))

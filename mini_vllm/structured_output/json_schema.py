@@ -1,11 +1,10 @@
-"""From a JSON schema to rules: what texts are JSON and satisfy the schema.
+"""Compile a JSON schema into rules. Their texts are JSON and satisfy the schema.
 
-Every part of a schema becomes a rule named by its JSON pointer, so `$ref` is a call, and may be
-recursive. A keyword is enforced exactly, or refused by name: nothing is dropped in silence.
+Every part of a schema becomes a rule whose name is its JSON pointer, so a `$ref` is a call, which
+may be recursive. A keyword is either enforced exactly or refused by name; none is ignored silently.
 
-Three things are narrower than the standard, which leaves them to the writer: properties come in
-the schema's order, white space is bounded, and an object with `properties` has no others unless
-`additionalProperties` says so.
+Three things are narrower than the standard: properties come in the schema's order, white space is
+bounded, and an object with `properties` has no others unless `additionalProperties` allows them.
 
 Source: JSON Schema Draft 2020-12; the closed objects are what vLLM's default backend does.
 """
@@ -85,7 +84,7 @@ Schema = dict[str, Any] | bool
 def white_space(any_whitespace: bool) -> Pattern:
     """What may stand between the parts of a JSON text: at most a line break and an indent.
 
-    Unbounded white space is legal JSON, and where models get lost until `max_tokens`.
+    Unbounded white space would be legal JSON, but models then tend to write it until `max_tokens`.
     """
     if not any_whitespace:
         return EMPTY
@@ -93,21 +92,21 @@ def white_space(any_whitespace: bool) -> Pattern:
 
 
 def any_json(any_whitespace: bool = True) -> Rules:
-    """Rules of an object with anything in it, for `json_object=True`."""
+    """The rules of an object with any content, for `json_object=True`."""
     return compile_schema({"type": "object"}, any_whitespace)
 
 
 def compile_schema(schema: Any, any_whitespace: bool = True, close_objects: bool = True) -> Rules:
-    """The rules of all texts that satisfy `schema`; `root` is where they begin.
+    """The rules of all texts that satisfy `schema`; the first one is `root`.
 
     Args:
         schema: a dict or bool, or the text of one.
-        any_whitespace: bounded white space everywhere; else none.
-        close_objects: `properties` without `additionalProperties` allow no others.
+        any_whitespace: True allows bounded white space everywhere, False none.
+        close_objects: an object with `properties` and no `additionalProperties` has no others.
 
     Raises:
-        ValueError: with the JSON pointer of the place and the keyword, for what is no schema,
-            what cannot be enforced, and what no text satisfies.
+        ValueError: with the JSON pointer and the keyword, if this is not a schema, cannot be
+            enforced, or no text satisfies it.
     """
     if isinstance(schema, str):
         if len(schema) > MAX_SCHEMA_BYTES:
@@ -123,12 +122,12 @@ def compile_schema(schema: Any, any_whitespace: bool = True, close_objects: bool
             raise ValueError(f"json is no valid JSON: {error}") from None
     try:
         return _Compiler(moved(schema), white_space(any_whitespace), close_objects).compile()
-    except RecursionError:  # it has more levels where its references are put in
+    except RecursionError:  # with its references resolved it nests deeper than as written
         raise ValueError(TOO_DEEP) from None
 
 
 class _Compiler:
-    """Turns schemas into patterns, and keeps the rules that they call."""
+    """Turns schemas into patterns, and collects the rules that these call."""
 
     def __init__(self, root: Schema, space: Pattern, close_objects: bool) -> None:
         self.root = root
@@ -147,7 +146,7 @@ class _Compiler:
         return self.rules
 
     def call(self, schema: Schema, place: str) -> Pattern:
-        """The rule of a part of the schema; equal parts share one."""
+        """A call of the rule of a part of the schema; equal parts share one rule."""
         if schema is True or schema == {}:
             return Call("value")
         if (key := _key(schema)) not in self._names:
@@ -160,7 +159,7 @@ class _Compiler:
 
     # ------------------------------------------------------------ one schema
     def pattern(self, schema: Schema, place: str) -> Pattern:
-        """All texts that satisfy `schema`: references, then combinations, then types."""
+        """The pattern of `schema`: references first, then combinations, then types."""
         check_syntax(schema, place)
         if isinstance(schema, bool):
             return Call("value") if schema else NOTHING
@@ -188,10 +187,10 @@ class _Compiler:
         return Union(tuple(choices))
 
     def resolve(self, reference: str, place: str) -> tuple[Schema, str]:
-        """What a local reference points to, and where that is."""
+        """The schema that a local reference points to, and its JSON pointer."""
         if not reference.startswith("#"):
             raise SchemaError(
-                place, f"$ref {reference!r} leads out of the schema; copy what it needs to $defs"
+                place, f"$ref {reference!r} leads out of the schema; copy its target to $defs"
             )
         if reference != "#" and not reference.startswith("#/"):
             raise SchemaError(
@@ -210,7 +209,7 @@ class _Compiler:
             ) from None  # fmt: skip
 
     def combination(self, keyword: str, parts: list[Schema], rest: Schema, place: str) -> Pattern:
-        """One of `parts`, each together with what stands beside it."""
+        """One of `parts`, each merged with `rest`, the keywords beside the combination."""
         if keyword == "oneOf" and not disjoint(parts, self.resolve, place):
             raise SchemaError(
                 place, "oneOf cannot be enforced, as two of its parts may hold together; use "
@@ -250,7 +249,7 @@ class _Compiler:
         return Union(tuple(choices))
 
     def of_type(self, name: str, schema: dict[str, Any], place: str) -> Pattern:
-        """The texts of one type that satisfy the keywords that speak of it."""
+        """The texts of one type that satisfy the keywords of that type."""
         if name == "null":
             return concat("null")
         if name == "boolean":
@@ -286,7 +285,7 @@ class _Compiler:
         return concat('"', Repeat(Call("char"), low, high), '"')
 
     def formatted(self, form: str, low: int, high: int | None, place: str) -> Pattern:
-        """A string of a format; a length beside it must follow from the format."""
+        """A string of a format; a given length must already follow from the format."""
         if form == "uri" and high is not None:
             if high < LEAST_URI:
                 raise SchemaError(
@@ -305,7 +304,7 @@ class _Compiler:
     def check_length(
         self, kind: str, pattern: Pattern, low: int, high: int | None, place: str
     ) -> None:
-        """Refuse lengths that say more than the pattern does, which has its anchors."""
+        """Refuse length limits that `pattern` does not already imply."""
         least, most = lengths_of(pattern)
         if not is_anchored(pattern):
             most = None
@@ -349,10 +348,10 @@ class _Compiler:
         return concat("[", self.space, self.sequence(first, more, low, high), "]")
 
     def sequence(self, first: list[Pattern], more: Pattern, low: int, high: int | None) -> Pattern:
-        """`low` to `high` items with commas: those of `first`, as many as there are, then `more`.
+        """`low` to `high` items with commas: first those of `first`, then copies of `more`.
 
-        Built from the end: what may follow item i is nothing, or a comma, item i + 1 and what may
-        follow that.
+        Built from the end: item i is followed by nothing, or by a comma, item i + 1 and what may
+        follow that item.
         """
         beyond = max(low - len(first), 0)
         comma = concat(self.space, ",", self.space)
@@ -424,9 +423,9 @@ class _Compiler:
         comma: Pattern,
         place: str,
     ) -> Pattern:
-        """`object_pattern` for many members: what may follow each is a rule, so it is there once.
+        """`object_pattern` for many members: the tail after each member is a rule of its own.
 
-        Spelled out, the tails of n members that may all be missing are n * n / 2 members.
+        Written out, the tails of n optional members would hold n * n / 2 members.
         """
         following: Pattern = EMPTY
         if others is not None:
@@ -447,7 +446,7 @@ class _Compiler:
     def check_count(
         self, schema: dict[str, Any], needed: list[bool], has_others: bool, place: str
     ) -> None:
-        """`minProperties` and `maxProperties`, where nothing is left to count."""
+        """Refuse `minProperties` and `maxProperties` unless the other keywords imply them."""
         least, most = schema.get("minProperties", 0), schema.get("maxProperties")
         if least > sum(needed):
             raise _unenforceable(place, "minProperties")
@@ -459,7 +458,7 @@ class _Compiler:
 def _bounds(
     schema: Mapping[str, Any], place: str
 ) -> tuple[json_text.Bound | None, json_text.Bound | None]:
-    """The tighter of each pair of limits: `(number, excluded)`."""
+    """The tighter lower and upper limit, each as `(number, excluded)`."""
     if "multipleOf" in schema and schema["multipleOf"] != 1:
         raise _unenforceable(place, "multipleOf")
     lows = [(Decimal(str(schema[key])), excluded) for key, excluded in
@@ -476,7 +475,7 @@ def _bounds(
 def _counts(
     schema: Mapping[str, Any], low_name: str, high_name: str, place: str
 ) -> tuple[int, int | None]:
-    """A least and a most count; 2.0 is a count too."""
+    """The least and the largest count; 2.0 is a count, too."""
     low, high = int(schema.get(low_name, 0)), schema.get(high_name)
     if high is not None and low > high:
         raise SchemaError(place, f"{low_name} {low} is above {high_name} {high}")
@@ -496,5 +495,5 @@ def _unenforceable(place: str, keyword: str) -> SchemaError:
 
 
 def _key(value: Any) -> str:
-    """Equal for equal JSON values, whose properties have the same order."""
+    """A key that is equal for equal JSON values with the same order of properties."""
     return json.dumps(value)

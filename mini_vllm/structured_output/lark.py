@@ -1,4 +1,4 @@
-"""Grammars in the notation of Lark, written anew as EBNF.
+"""Grammars in Lark's notation, converted to EBNF.
 
 ::
 
@@ -7,9 +7,9 @@
     %import common.NUMBER                      sum ::= NUMBER ("+" NUMBER)*
                                                NUMBER ::= [0-9]+ ...
 
-The text begins with the rule `start`, or with the first. What shapes a parse tree only (`?`, `!`,
-`->`, priorities) is left out. After each terminal of a rule what `%ignore` names may stand once.
-What has no EBNF is refused by name, with its line.
+The start rule is `start`, or else the first rule. Marks that only shape a parse tree (`?`, `!`,
+`->`, priorities) are dropped. After each terminal in a rule, one text of an `%ignore` terminal may
+follow. Features without an EBNF form are refused by name, with their line.
 
 Source: vllm/v1/structured_output/utils.py#L321-L448 (convert_lark_to_ebnf) @ v0.22.1;
 https://lark-parser.readthedocs.io/en/stable/grammar.html
@@ -18,11 +18,13 @@ https://lark-parser.readthedocs.io/en/stable/grammar.html
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from mini_vllm.structured_output.ebnf import (
+    Token,
+    TokenReader,
     char_class,
     characters,
+    error_at,
     grouped_ebnf,
     written_as_ebnf,
 )
@@ -30,9 +32,8 @@ from mini_vllm.structured_output.patterns import (
     Chars,
     Concat,
     Pattern,
-    Repeat,
-    Union,
     chars,
+    mapped,
     parse_regex,
 )
 
@@ -61,16 +62,8 @@ COMMON = {
     "NEWLINE": r"(\r?\n)+", "SH_COMMENT": r"#[^\n]*", "CPP_COMMENT": r"//[^\n]*",
     "SQL_COMMENT": r"--[^\n]*",
 }  # fmt: skip
-"""Lark's own terminals, which `%import common.NAME` brings, as regular expressions."""
+"""Lark's own terminals, for `%import common.NAME`, as regular expressions."""
 _IGNORED = "_ignored"
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
-    is_first: bool  # of its line
 
 
 def grammar_is_likely_lark(grammar: str) -> bool:
@@ -91,8 +84,8 @@ def convert_lark_to_ebnf(grammar: str) -> str:
     """The EBNF of a Lark grammar: a line `name ::= ...` for each rule, `root` first.
 
     Raises:
-        ValueError: with the line, for text that is no Lark, names that nothing defines, and what
-            EBNF cannot say: templates, imports of files, flags, lookarounds, and the like.
+        ValueError: with the line, for text that is not Lark, undefined names, and features that
+            EBNF does not have: templates, imports of files, flags, lookarounds and others.
 
     >>> print(convert_lark_to_ebnf("rule: 'hello'"))
     root ::= rule
@@ -102,17 +95,16 @@ def convert_lark_to_ebnf(grammar: str) -> str:
     try:
         return converter.convert()
     except RecursionError:
-        raise _error(
-            converter.line, "nests its groups too deeply; give the inner ones names"
-        ) from None
+        line = converter.next_token.line
+        message = "nests its groups too deeply; give the inner ones names"
+        raise error_at(line, message) from None
 
 
-class _Converter:
-    """Recursive descent, as in `ebnf`; each method returns what it has read as EBNF."""
+class _Converter(TokenReader):
+    """Recursive descent, as in `ebnf`; each method returns the EBNF of what it has read."""
 
     def __init__(self, grammar: str) -> None:
-        self._tokens = _scan(grammar)
-        self._at = 0
+        super().__init__(grammar, _TOKEN, ", which is no Lark")
         self._rules: dict[str, str] = {}
         self._called: dict[str, int] = {}
         self._ignored: list[str] = []
@@ -120,7 +112,7 @@ class _Converter:
         self._ignores = any(token.text == "%ignore" for token in self._tokens)
 
     def convert(self) -> str:
-        while (token := self._peek()).kind != "end":
+        while (token := self.next_token).kind != "end":
             if token.kind == "directive":
                 self._directive()
             else:
@@ -130,7 +122,7 @@ class _Converter:
         for name, line in self._called.items():
             if name not in self._rules:
                 known = ", ".join(self._rules)
-                raise _error(line, f"there is no rule or terminal {name!r}; there are: {known}")
+                raise error_at(line, f"there is no rule or terminal {name!r}; there are: {known}")
         if not self._rules:
             raise ValueError("grammar has no rule; write one, as in start: ...")
         first = "start" if "start" in self._rules else next(iter(self._rules))
@@ -140,22 +132,21 @@ class _Converter:
 
     # ------------------------------------------------------------ statements
     def _rule(self) -> None:
-        """`name: choices`, with what only a parse tree needs in front of the name or behind it."""
-        while self._peek().text in ("?", "!"):
-            self._at += 1
+        """`name: choices`; marks for the parse tree may stand before and after the name."""
+        while self._skip("?", "!"):
+            pass
         name = self._take("name", "the name of a rule")
-        if self._peek().text == "{":
-            raise _error(name.line, f"{name.text} is a template; write it out for each use")
-        if self._peek().text == ".":
-            self._at += 1
+        if self.next_token.text == "{":
+            raise error_at(name.line, f"{name.text} is a template; write it out for each use")
+        if self._skip("."):
             self._take("number", "a priority")
         self._expect(":")
         if name.text in self._rules:
-            raise _error(name.line, f"rule {name.text!r} is there twice")
+            raise error_at(name.line, f"rule {name.text!r} is there twice")
         self._in_terminal = name.text.lstrip("_").isupper()
         self._rules[name.text] = self._choices()
-        if not (token := self._peek()).is_first and token.kind != "end":
-            raise _error(token.line, f"cannot read {token.text!r} here")
+        if not (token := self.next_token).is_first and token.kind != "end":
+            raise error_at(token.line, f"cannot read {token.text!r} here")
 
     def _directive(self) -> None:
         directive = self._tokens[self._at]
@@ -166,36 +157,35 @@ class _Converter:
             self._in_terminal = True
             self._ignored.append(self._choices())
         else:
-            raise _error(directive.line, f"{directive.text} has no EBNF; write the rules out")
+            raise error_at(directive.line, f"{directive.text} has no EBNF; write the rules out")
 
     def _import(self, line: int) -> None:
         """`%import common.NAME`, `%import common.NAME -> OTHER`, or `%import common (A, B)`."""
         library = self._take("name", "the name of a library").text
-        if library != "common" or self._peek().text not in (".", "("):
-            raise _error(line, "%import reads Lark's common terminals only, as in "
+        if library != "common" or self.next_token.text not in (".", "("):
+            raise error_at(line, "%import reads Lark's common terminals only, as in "
                          "%import common.NUMBER; write other rules out")  # fmt: skip
         is_list = self._tokens[self._at].text == "("
         self._at += 1
         names = [self._take("name", "the name of a terminal").text]
-        while is_list and self._peek().text == ",":
-            self._at += 1
+        while is_list and self._skip(","):
             names.append(self._take("name", "the name of a terminal").text)
         if is_list:
             self._expect(")")
         alias = names[0]
-        if not is_list and self._peek().text == "->":
-            self._at += 1
+        if not is_list and self._skip("->"):
             alias = self._take("name", "the new name").text
         for name in names:
             if name not in COMMON:
-                raise _error(line, f"common has no terminal {name!r}; it has: {', '.join(COMMON)}")
+                raise error_at(
+                    line, f"common has no terminal {name!r}; it has: {', '.join(COMMON)}"
+                )
             self._rules[name if is_list else alias] = written_as_ebnf(parse_regex(COMMON[name]))
 
     # ------------------------------------------------------------ what a rule says
     def _choices(self) -> str:
         choices = [self._sequence()]
-        while self._peek().text == "|":
-            self._at += 1
+        while self._skip("|"):
             choices.append(self._sequence())
         return " | ".join(choices)
 
@@ -203,19 +193,19 @@ class _Converter:
         parts: list[str] = []
         while not self._ends_sequence():
             parts.append(self._repeated(self._item()))
-        if self._peek().text == "->" and not self._peek().is_first:
+        if self.next_token.text == "->" and not self.next_token.is_first:
             self._at += 1
             self._take("name", "the name of a branch")
         return " ".join(parts) or '""'
 
     def _ends_sequence(self) -> bool:
-        token = self._peek()
+        token = self.next_token
         is_item = token.kind in ("name", "string", "regex", "chars") or token.text in ("(", "[")
         return not is_item or (token.is_first and self._begins_rule())
 
     def _begins_rule(self) -> bool:
         behind = self._tokens[self._at + 1 :][:1]
-        return self._peek().kind == "name" and behind[0].text in (":", ".", "{")
+        return self.next_token.kind == "name" and behind[0].text in (":", ".", "{")
 
     def _item(self) -> str:
         token = self._tokens[self._at]
@@ -225,8 +215,8 @@ class _Converter:
             self._expect(")" if token.text == "(" else "]")
             return f"({inner})" + ("?" if token.text == "[" else "")
         if token.kind == "name":
-            if self._peek().text == "{":
-                raise _error(token.line, f"{token.text} is a template; write it out")
+            if self.next_token.text == "{":
+                raise error_at(token.line, f"{token.text} is a template; write it out")
             self._called.setdefault(token.text, token.line)
             name = _ebnf_name(token.text)
             return self._terminal(name) if token.text.lstrip("_").isupper() else name
@@ -234,123 +224,74 @@ class _Converter:
         try:
             return self._terminal(grouped_ebnf(pattern))
         except ValueError as error:
-            raise _error(token.line, f"{token.text} {error}") from None
+            raise error_at(token.line, f"{token.text} {error}") from None
 
     def _terminal(self, ebnf: str) -> str:
-        """With what may be ignored behind it, if it stands in a rule."""
+        """A terminal; in a rule, ignored text may follow it."""
         return f"({ebnf} {_IGNORED})" if self._ignores and not self._in_terminal else ebnf
 
-    def _pattern(self, token: _Token) -> Pattern:
+    def _pattern(self, token: Token) -> Pattern:
         if token.kind == "chars":
             return char_class(token.text[1:-1], token.line)
         if token.kind == "regex":
             body, _, flags = token.text[1:].rpartition("/")
             if other := set(flags) - {"i", "u", "m"}:
-                raise _error(token.line, f"the flag {min(other)!r} of {token.text} has no EBNF; "
+                raise error_at(token.line, f"the flag {min(other)!r} of {token.text} has no EBNF; "
                              "write the expression without")  # fmt: skip
             try:
                 pattern = parse_regex(body.replace(r"\/", "/"))
             except ValueError as error:
-                raise _error(token.line, str(error)) from None
+                raise error_at(token.line, str(error)) from None
             return _any_case(pattern) if "i" in flags else pattern
         codes = self._codes(token)
-        if self._peek().text == "..":
-            self._at += 1
+        if self._skip(".."):
             last = self._take("string", "the last character of a range")
             ends = codes + self._codes(last)
             if len(ends) != 2 or ends[0] > ends[1]:
-                raise _error(token.line, f"{token.text}..{last.text} is no range of characters")
+                raise error_at(token.line, f"{token.text}..{last.text} is no range of characters")
             return chars([(ends[0], ends[1])])
         text = Concat(tuple(chars([(code, code)]) for code in codes))
         return _any_case(text) if token.text.endswith("i") else text
 
     @staticmethod
-    def _codes(token: _Token) -> list[int]:
+    def _codes(token: Token) -> list[int]:
         body = token.text.removesuffix("i")[1:-1]
         return [code for code, _ in characters(body, token.line)]
 
     def _repeated(self, item: str) -> str:
-        while not (token := self._peek()).is_first and (
+        while not (token := self.next_token).is_first and (
             token.kind == "repeat" or token.text == "~"
         ):
             self._at += 1
             times = token.text
             if times == "~":
                 low = high = self._take("number", "how often").text
-                if self._peek().text == "..":
-                    self._at += 1
+                if self._skip(".."):
                     high = self._take("number", "how often at most").text
                 times = f"{{{low},{high}}}"
             low, _, high = times.strip("{}").partition(",")
             if high and int(high) < int(low):
-                raise _error(token.line, f"{times} has more than it allows")
+                raise error_at(token.line, f"{times} has more than it allows")
             item = f"({item}){times}" if item[-1] in "*+?}" else item + times
         return item
 
-    # ------------------------------------------------------------ tokens
-    @property
-    def line(self) -> int:
-        """Of the next token."""
-        return self._peek().line
-
-    def _peek(self) -> _Token:
-        return self._tokens[self._at]
-
-    def _take(self, kind: str, wanted: str) -> _Token:
-        token = self._peek()
-        if token.kind != kind:
-            found = repr(token.text) if token.text else "its end"
-            raise _error(token.line, f"expected {wanted}, found {found}")
-        self._at += 1
-        return token
-
-    def _expect(self, mark: str) -> None:
-        token = self._peek()
-        if token.text != mark:
-            found = repr(token.text) if token.text else "its end"
-            raise _error(token.line, f"expected {mark!r}, found {found}")
-        self._at += 1
-
-
-def _scan(grammar: str) -> list[_Token]:
-    tokens: list[_Token] = []
-    position, line, last = 0, 1, 0
-    while position < len(grammar):
-        found = _TOKEN.match(grammar, position)
-        if found is None:
-            rest = grammar[position : position + 20].split("\n")[0]
-            raise _error(line, f"cannot read {rest!r}, which is no Lark")
-        if found.lastgroup != "space":
-            tokens.append(_Token(found.lastgroup or "", found[0], line, line != last))
-            last = line
-        line += found[0].count("\n")
-        position = found.end()
-    return [*tokens, _Token("end", "", line, True)]
-
 
 def _ebnf_name(name: str) -> str:
-    """`root` is where EBNF begins."""
+    """The name in EBNF, where `root` is the name of the start rule."""
     return "root-rule" if name == "root" else name
 
 
 def _any_case(pattern: Pattern) -> Pattern:
-    """The same in capital and small letters of ASCII."""
-    match pattern:
-        case Chars(ranges):
-            more = []
-            for low, high in ranges:
-                for first, last, step in ((65, 90, 32), (97, 122, -32)):
-                    if (a := max(low, first)) <= (b := min(high, last)):
-                        more.append((a + step, b + step))
-            return chars([*ranges, *more])
-        case Concat(parts):
-            return Concat(tuple(map(_any_case, parts)))
-        case Union(choices):
-            return Union(tuple(map(_any_case, choices)))
-        case Repeat(part, low, high):
-            return Repeat(_any_case(part), low, high)
-    return pattern
+    """`pattern` with each ASCII letter in both cases."""
 
+    def both_cases(leaf: Pattern) -> Pattern:
+        if not isinstance(leaf, Chars):
+            return leaf
+        more = []
+        for low, high in leaf.ranges:
+            for first, last, step in ((65, 90, 32), (97, 122, -32)):
+                if (a := max(low, first)) <= (b := min(high, last)):
+                    more.append((a + step, b + step))
+        return chars([*leaf.ranges, *more])
 
-def _error(line: int, message: str) -> ValueError:
-    return ValueError(f"grammar line {line}: {message}")
+    return mapped(pattern, both_cases)

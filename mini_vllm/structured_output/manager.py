@@ -1,18 +1,18 @@
-"""Grammars beside the scheduler: compiled while requests wait, followed while they run.
+"""Grammars beside the scheduler: compiled while requests wait, advanced while they run.
 
 ::
 
     request_added    submit the compilation; the request waits for its grammar
-    is_ready         compiled? then it may be scheduled like any other
-    failures         could not be compiled: this request ends with the reason, no other
-    grammar_bitmask  while the model runs: which tokens may come next, one row a position
-    step_done        what was sampled behind the grammar's end is cut
-    tokens_accepted  what was sampled: the grammar follows
-    limit_drafts     of a guess, as much as the grammar would let through
-    request_freed    forget
+    is_ready         is it compiled? then the request may be scheduled
+    failures         it could not be compiled: only this request ends, with the reason
+    grammar_bitmask  while the model runs: which tokens may come next, one row per position
+    step_done        cut tokens that were sampled after the end of the grammar
+    tokens_accepted  advance the grammar over the sampled tokens
+    limit_drafts     cut drafts where the grammar would refuse them
+    request_freed    forget the request
 
-A grammar's place belongs to the request, not to the blocks: preemption, recomputation and hits in
-the prefix cache do not touch it.
+The state of a grammar belongs to the request, not to its KV blocks: preemption, recomputation and
+prefix cache hits do not change it.
 
 Source: vllm/v1/structured_output/__init__.py#L36-L374 (StructuredOutputManager) @ v0.22.1
 """
@@ -54,14 +54,14 @@ from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
 
 
 class StructuredOutputManager(SchedulerExtension):
-    """Compiles grammars in threads, and keeps each request's place in its own.
+    """Compiles grammars in threads, and keeps the grammar state of each request.
 
     Args:
         config: which backend, and how it writes JSON.
         load_tokens: makes the vocabulary; called when the first constraint arrives.
         stop_token_ids: all tokens that end an output of the model.
-        drafts_are_drawn: whether drafts come from a distribution that their verification divides
-            by; see `limit_drafts`.
+        drafts_are_drawn: whether drafts are sampled from a distribution q, which their verification
+            uses; see `limit_drafts`.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class StructuredOutputManager(SchedulerExtension):
         self.requests: dict[str, Request] = {}
         """Unfinished requests with a constraint."""
         self._broken: dict[str, str] = {}
-        """Requests whose grammar can go no further, and what it has said."""
+        """Requests whose grammar cannot continue, with its error message."""
         self._grammars: dict[str, StructuredOutputGrammar] = {}
-        """Of those that have one: a request's own way to it is asked a hundred times a step."""
+        """Compiled grammars by request id: a cache, because each step looks them up many times."""
 
     # ------------------------------------------------------------ vocabulary and backends
     @property
@@ -104,20 +104,20 @@ class StructuredOutputManager(SchedulerExtension):
 
     @cached_property
     def _no_stops(self) -> np.ndarray:
-        """[W] int32: every token but those that end an output."""
+        """[W] int32: every token except those that end an output."""
         words = np.full(self.tokens.num_words, -1, dtype=np.int32)
         set_bits(words, self.stop_token_ids, allowed=False)
         return words
 
     @property
     def backend(self) -> StructuredOutputBackend:
-        """The one that requests without special needs get."""
+        """The backend of requests that need no other."""
         return self.backend_named(
             "native" if self.config.backend == "auto" else self.config.backend
         )
 
     def backend_named(self, name: str) -> StructuredOutputBackend:
-        """Made when it is first needed, and kept; each request gets the one it needs."""
+        """The backend of that name, made when it is first needed."""
         with self._lock:  # threads of the pool may ask for it at the same time
             if name not in self._backends:
                 self._backends[name] = make_backend(
@@ -126,7 +126,7 @@ class StructuredOutputManager(SchedulerExtension):
             return self._backends[name]
 
     def clear_backend(self) -> None:
-        """Let go of compiled grammars and threads."""
+        """Free the compiled grammars and end the threads."""
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
@@ -138,10 +138,10 @@ class StructuredOutputManager(SchedulerExtension):
 
     # ------------------------------------------------------------ waiting for the grammar
     def request_added(self, request: Request) -> None:
-        """Begin to compile, and let the request wait for it.
+        """Start the compilation, and let the request wait for it.
 
-        A request that comes back after an interrupted step keeps its grammar, which goes over
-        the output again.
+        A request that is added again after an interrupted step keeps its grammar. The grammar is
+        reset and advanced over the output so far.
         """
         constraint = request.structured_output_request
         if constraint is None or constraint.future.cancelled():
@@ -162,7 +162,7 @@ class StructuredOutputManager(SchedulerExtension):
     def _behind_reasoning(
         self, request: Request, grammar: StructuredOutputGrammar
     ) -> StructuredOutputGrammar:
-        """The grammar, asleep until the reasoning ends, unless the prompt has ended it."""
+        """The grammar, inactive until the reasoning ends, unless the prompt already ended it."""
         form, constraint = self.reasoning, request.structured_output_request
         assert form is not None
         has_ended = constraint.params.reasoning_ended
@@ -180,13 +180,13 @@ class StructuredOutputManager(SchedulerExtension):
     def grammar_init(self, request: Request) -> None:
         """Submit the compilation of a request's grammar to the pool. Does not wait for it.
 
-        Small grammars and large ones have a thread each, so a large one holds up large ones only.
-        There are no more, for all of them share Python's lock with the steps. Whether one is large
-        is found out by the thread of the small ones, which reads it.
+        There is one thread for small grammars and one for large ones, so a large one delays only
+        other large ones. More threads would not help: they share Python's lock with the engine's
+        steps. The thread for small grammars reads each constraint and finds out if it is large.
 
-        Equal constraints that arrive together are compiled once, one after the other: the second
-        begins when the first is done, and finds the result in the backend's cache. Each request
-        has a grammar of its own all the same, for each stands elsewhere in it.
+        Equal constraints that arrive together are compiled once: the second starts when the first
+        is done, and finds the result in the backend's cache. Each request still has its own
+        grammar object, because each has its own state.
 
         Source: vllm/v1/structured_output/__init__.py#L115-L171
         (StructuredOutputManager.grammar_init) @ v0.22.1
@@ -214,7 +214,7 @@ class StructuredOutputManager(SchedulerExtension):
             earlier.add_done_callback(lambda _: self._submit("small", key, future))
 
     def _compiled(self, key: StructuredOutputKey) -> StructuredOutputGrammar | None:
-        """A grammar that was compiled before: its request need not wait a step for it."""
+        """A grammar from the backend's cache: its request does not have to wait a step for it."""
         (name, *_) = backends_for(self.config, key[0])
         backend = self._backends.get(name)
         return None if backend is None else backend.compiled(*key)
@@ -230,7 +230,7 @@ class StructuredOutputManager(SchedulerExtension):
     def _compile(
         self, pool: str, key: StructuredOutputKey, future: Future[StructuredOutputGrammar]
     ) -> None:
-        """In a thread: compile, unless no request waits any more, or it is the other thread's."""
+        """In a thread: compile, unless no request waits any more or the other thread must do it."""
         try:
             if future.cancelled():
                 return
@@ -241,7 +241,7 @@ class StructuredOutputManager(SchedulerExtension):
             if not future.set_running_or_notify_cancel():
                 return
             future.set_result(self._compile_with(names, key))
-        except Exception as error:  # of this request: its future tells it
+        except Exception as error:  # only this request fails: its future holds the error
             if future.running() or future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
@@ -273,7 +273,7 @@ class StructuredOutputManager(SchedulerExtension):
         return not constraint.future.cancelled() and constraint.future.exception() is None
 
     def failures(self) -> dict[str, RequestFailure]:
-        """Why waiting requests can never be ready."""
+        """The reasons why waiting requests can never become ready."""
         reasons = {request_id: self._take_broken(request_id) for request_id in [*self._broken]}
         for request_id, request in self.requests.items():
             constraint = request.structured_output_request
@@ -282,11 +282,11 @@ class StructuredOutputManager(SchedulerExtension):
         return reasons
 
     def _take_broken(self, request_id: str) -> RequestFailure:
-        """What the grammar of a request has said when it broke: the constraint is at fault."""
+        """The error of a request whose grammar cannot continue: the constraint is at fault."""
         return RequestFailure(self._broken.pop(request_id), "structured_outputs", Fault.REQUEST)
 
     def wait(self, timeout: float) -> None:
-        """Sleep until some grammar is compiled, for a step in which no request could run."""
+        """Block until some grammar is compiled; for a step in which no request could run."""
         pending = [
             request.structured_output_request.future
             for request in self.requests.values()
@@ -299,9 +299,9 @@ class StructuredOutputManager(SchedulerExtension):
 
     # ------------------------------------------------------------ masks
     def get_grammar_output(self, plan: SchedulerOutput) -> GrammarOutput | None:
-        """The masks of a step: for the requests with a constraint that will get a token.
+        """The masks of a step: for the requests with a constraint that sample a token in it.
 
-        A chunk of a prompt that is not the last gets none. Filled while the model runs.
+        A chunk of a prompt that is not the last one gets no mask. Filled while the model runs.
 
         Source: vllm/v1/core/sched/scheduler.py#L1259-L1281 (Scheduler.get_grammar_bitmask)
         @ v0.22.1
@@ -313,7 +313,7 @@ class StructuredOutputManager(SchedulerExtension):
             request_id
             for request_id in plan.num_scheduled_tokens
             if (request := self.requests.get(request_id)) is not None
-            # `schedule` has counted the step's tokens as computed: nothing known is left.
+            # `schedule` has already counted this step's tokens as computed.
             and request.num_computed_tokens >= request.num_tokens
         ]
         if not ids:
@@ -355,9 +355,9 @@ class StructuredOutputManager(SchedulerExtension):
         return words
 
     def _kept_row(self, request: Request, grammar: StructuredOutputGrammar) -> np.ndarray | None:
-        """The row of this place, if it was made before, for this request or for another.
+        """The finished row of the grammar's state, if this or another request has made it before.
 
-        All requests inside a string, say, are given the same row in every step.
+        For example, all requests that are inside a JSON string share one row.
         """
         rows = grammar.kept_rows
         if rows is None or grammar.is_terminated():
@@ -398,11 +398,11 @@ class StructuredOutputManager(SchedulerExtension):
     def fill_row(
         self, request: Request, grammar: StructuredOutputGrammar, words: np.ndarray, index: int
     ) -> None:
-        """One row, with what the request says about ends.
+        """Fill one row, with the request's settings for ends.
 
-        `ignore_eos` forbids the end while something else may follow. Stop tokens of the request
-        that are no text are legal where the end is. Behind drafts that finish the text nothing is
-        left to say: the row stays open, and `step_done` cuts what the model says there.
+        `ignore_eos` forbids the end while another token may follow. Stop tokens of the request
+        that are not text are legal where the text may end. After drafts that complete the text
+        the row stays all ones, and `step_done` cuts the token that is sampled there.
         """
         if grammar.is_terminated() or (index and self._is_stuck(request, grammar, index)):
             return
@@ -416,7 +416,7 @@ class StructuredOutputManager(SchedulerExtension):
             grammar.kept_rows.keep(_row_key(request, grammar), words[index])
 
     def _settle_ends(self, request: Request, row: np.ndarray) -> None:
-        """Allow or forbid, in a row of the grammar, what ends the text."""
+        """Allow or forbid, in a row of the grammar, the tokens that end the text."""
         if not _may_end(row, self.stop_token_ids):
             return
         if request.stop_token_ids:
@@ -428,10 +428,10 @@ class StructuredOutputManager(SchedulerExtension):
 
     # ------------------------------------------------------------ following
     def step_done(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
-        """Cut what accepted drafts have reached past the end of a text that may not end by itself.
+        """Cut the tokens after the grammar's end, for requests that cannot sample a stop token.
 
-        A step with drafts has one token to say behind them, even if the text is complete then. It
-        must be gone before the stop rules count tokens.
+        A step with drafts always samples one more token after them, even if the accepted drafts
+        complete the text. It must be removed before the stop rules count tokens.
         """
         for request_id in plan.scheduled_spec_decode_tokens.keys() & self.requests.keys():
             request, token_ids = self.requests[request_id], result.sampled_token_ids.get(request_id)
@@ -454,8 +454,8 @@ class StructuredOutputManager(SchedulerExtension):
         """Advance over sampled tokens; called after the stop rules, which may have cut them.
 
         Returns:
-            FINISHED_STOPPED if the grammar is at its end and the request would go on, as with
-            `ignore_eos` or `min_tokens`; a reason if a token was not legal; else None.
+            FINISHED_STOPPED if the grammar is at its end but the request would continue, as with
+            `ignore_eos` or `min_tokens`; the reason if a token was not legal; else None.
         """
         request = self.requests.get(request_id)
         if request is None:
@@ -476,7 +476,7 @@ class StructuredOutputManager(SchedulerExtension):
     def _is_stuck(
         self, request: Request, grammar: StructuredOutputGrammar, num_more: int = 0
     ) -> bool:
-        """Whether only the end may follow, and the sampler may not draw it.
+        """Whether only a stop token may follow, but the sampler may not draw one.
 
         Args:
             num_more: tokens that the grammar has accepted beyond the request's output.
@@ -493,11 +493,12 @@ class StructuredOutputManager(SchedulerExtension):
         return not np.count_nonzero(words[0] & self._no_stops)
 
     def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
-        """The longest beginning that the grammar would accept.
+        """The longest prefix that the grammar would accept.
 
-        If drafts were drawn, the first illegal one stays as well, to be rejected by its
-        probability of 0. Were it dropped, its place would be filled from p; but a drawn draft must
-        be replaced from what p has more than q, or the text is biased towards what q likes.
+        If drafts were sampled, the first illegal one is kept, too, and is rejected because its
+        probability in p is 0. Without it, its position would be sampled from p. But a rejected
+        draft must be replaced from the distribution max(p - q, 0), or the output is biased
+        towards q.
         """
         if request.structured_output_request is None:
             return token_ids
@@ -505,7 +506,7 @@ class StructuredOutputManager(SchedulerExtension):
         return token_ids[: len(legal) + self.drafts_are_drawn]
 
     def request_freed(self, request: Request) -> None:
-        """Forget a finished request; a compilation that has not begun is not begun any more."""
+        """Forget a finished request, and cancel its compilation if it has not started."""
         self.requests.pop(request.request_id, None)
         self._broken.pop(request.request_id, None)
         self._grammars.pop(request.request_id, None)
@@ -514,7 +515,7 @@ class StructuredOutputManager(SchedulerExtension):
             constraint.future.cancel()
 
     def reset(self) -> None:
-        """Forget all requests; those that go on are added again."""
+        """Forget all requests; the engine adds those that continue again."""
         self.requests.clear()
         self._broken.clear()
         self._grammars.clear()
@@ -529,7 +530,7 @@ class StructuredOutputManager(SchedulerExtension):
 
 
 def _row_key(request: Request, grammar: StructuredOutputGrammar) -> Hashable:
-    """What a row depends on: where the grammar stands, and what the request says about ends."""
+    """Everything that a row depends on: the grammar's state and the request's settings for ends."""
     return grammar.state, request.stop_token_ids, request.sampling_params.ignore_eos
 
 

@@ -1,7 +1,7 @@
-"""The backend `native`: the automata of this package, joined to what a request needs.
+"""The backend `native`, built from the automata of this package.
 
 constraint -> rules -> Machine -> Pushdown -> TokenIndex      shared by all requests with it
-NativeGrammar                                                 where one request stands
+NativeGrammar                                                 the state of one request
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from mini_vllm.structured_output.structural_tag import compile_structural_tag
 from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, set_bits
 
 MAX_CACHE_BYTES = 256 * 2**20
-"""Most memory for the compiled grammars that are kept."""
+"""Most memory of the cache of compiled grammars."""
 LARGE_STATES = 8_000
-"""States of a grammar that is large: it takes a second and more."""
+"""A grammar with more states than this counts as large: compiling it takes a second or more."""
 MAX_CHOICE_LENGTH = 100_000
 """Most characters of all choices of one request."""
 
 
 class NativeGrammar(StructuredOutputGrammar):
-    """One request's place in a grammar: the states it has been in.
+    """The state of one request in its grammar, with the history of earlier states.
 
     Args:
         index: shared by all requests with this grammar.
-        stop_token_ids: tokens that end the text; they are no text themselves.
+        stop_token_ids: tokens that end the text and are not text themselves.
     """
 
     def __init__(self, index: TokenIndex, stop_token_ids: Sequence[int]) -> None:
@@ -56,7 +56,7 @@ class NativeGrammar(StructuredOutputGrammar):
 
     @property
     def num_processed_tokens(self) -> int:
-        """Accepted and not taken back, the stop token included."""
+        """How many tokens were accepted and not rolled back, the stop token included."""
         return len(self._history) - 1
 
     def reset(self) -> None:
@@ -126,7 +126,7 @@ class NativeGrammar(StructuredOutputGrammar):
         return self.index.must_end(self.state)
 
     def _walk(self, tokens: Sequence[int]) -> list[int]:
-        """The states after each of `tokens`, up to the first that is not legal."""
+        """The states after each of `tokens`, up to the first token that is not legal."""
         states: list[int] = []
         state, ended = self.state, self._terminated
         for token in tokens:
@@ -190,7 +190,7 @@ class NativeBackend(StructuredOutputBackend):
         key = (request_type, grammar_spec)
         with self._lock:
             index = self._indexes.get(key)
-            # A table that many requests have filled is left to them, and a new one begun.
+            # A table that is half full is left to the requests that use it, and a new one is made.
             if index is None or len(index.automaton) > MAX_CONFIGURATIONS // 2:
                 return None
             self._indexes.move_to_end(key)
@@ -202,7 +202,7 @@ class NativeBackend(StructuredOutputBackend):
         return grammar
 
     def is_large(self, request_type: StructuredOutputOptions, grammar_spec: str) -> bool:
-        """By its text, then by the states that its rules will have before they are made small."""
+        """Judged by the length of the text, then by the number of states before minimisation."""
         if (request_type, grammar_spec) in self._indexes:
             return False
         if super().is_large(request_type, grammar_spec):
@@ -210,11 +210,11 @@ class NativeBackend(StructuredOutputBackend):
         rules = read_constraint(request_type, grammar_spec, self.any_whitespace, self.close_objects)
         try:
             return sum(check_size(pattern) for pattern in rules.values()) > LARGE_STATES
-        except TooLarge:  # it is refused at once
+        except TooLarge:  # compiling it fails at once
             return False
 
     def _shrink(self) -> None:
-        """Drop the grammars not used for longest until the rest fits; the newest stays."""
+        """Drop the least recently used grammars until the rest fits; the newest one stays."""
         total = sum(index.nbytes for index in self._indexes.values())
         while total > MAX_CACHE_BYTES and len(self._indexes) > 1:
             total -= self._indexes.popitem(last=False)[1].nbytes
@@ -234,10 +234,10 @@ def read_constraint(
     any_whitespace: bool = True,
     close_objects: bool = True,
 ) -> Rules:
-    """The rules of a constraint: everything that can be known of it without compiling.
+    """The rules of a constraint, not yet compiled into automata.
 
     Raises:
-        ValueError: for what cannot be read, or cannot be enforced.
+        ValueError: for a constraint that cannot be read or cannot be enforced.
     """
     if kind is StructuredOutputOptions.JSON:
         return compile_schema(spec, any_whitespace, close_objects)

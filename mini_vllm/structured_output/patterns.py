@@ -1,11 +1,11 @@
-"""Patterns: the small trees that a regular expression, a schema and a grammar are all read into.
+"""Patterns: the small trees into which regular expressions, schemas and grammars are parsed.
 
     Chars    one character out of some ranges of code points
     Concat   its parts, one after the other        Union   one of its choices
     Repeat   low to high copies of one part        Call    a text of another rule, by its name
-    Anchor   nothing, but only at the start or at the end
+    Anchor   the empty text, but only at the start or at the end
 
-A pattern says which texts are legal; `regex_automaton.py` says how to recognise them.
+A pattern describes which texts are legal; `regex_automaton.py` compiles it to recognise them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_LENGTH = 20_000
 """Most characters of a regular expression."""
 MAX_CODE_POINT = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
-"""Code points that only serve UTF-16 and occur in no text."""
+"""Code points that exist only for UTF-16 and occur in no text."""
 
 Range = tuple[int, int]
 """First and last, both included."""
@@ -66,7 +66,7 @@ Pattern = Chars | Concat | Union | Repeat | Call | Anchor
 Rules = dict[str, Pattern]
 EMPTY = Concat(())
 NOTHING = Union(())
-"""The pattern that no text has."""
+"""The pattern that no text matches."""
 ANCHORS = (Anchor(at_end=False), Anchor(at_end=True))
 """^ and $."""
 
@@ -83,7 +83,7 @@ def any_but(ranges: Iterable[Range]) -> Chars:
 
 
 def intersection(first: Iterable[Range], second: Iterable[Range]) -> tuple[Range, ...]:
-    """What lies in both."""
+    """The code points that are in both."""
     outside = _without([(0, MAX_CODE_POINT)], _merged(second))
     return tuple(_without(_merged(first), outside))
 
@@ -100,7 +100,7 @@ def text(string: str) -> Concat:
 
 
 def one_of(texts: Iterable[str], spell: Callable[[str], Pattern] = character) -> Pattern:
-    """One of many texts, as a tree in which a common beginning is there once.
+    """One of many texts, as a tree in which each common prefix is stored once.
 
     ::
 
@@ -112,7 +112,7 @@ def one_of(texts: Iterable[str], spell: Callable[[str], Pattern] = character) ->
     remaining = sorted(set(texts))
     if not remaining:
         return NOTHING
-    first, last = remaining[0], remaining[-1]  # what these two share all share: they are sorted
+    first, last = remaining[0], remaining[-1]  # sorted: a prefix of these two is one of all
     shared = 0
     while shared < len(first) and first[shared] == last[shared]:
         shared += 1
@@ -136,7 +136,7 @@ def union(*choices: Pattern | str) -> Union:
 
 
 def lengths_of(pattern: Pattern) -> tuple[int, int | None]:
-    """The fewest and the most characters of its texts; None: there is no most."""
+    """The shortest and the longest length of its texts; None: there is no longest."""
     match pattern:
         case Chars():
             return 1, 1
@@ -159,25 +159,23 @@ def lengths_of(pattern: Pattern) -> tuple[int, int | None]:
 
 
 def is_anchored(pattern: Pattern) -> bool:
-    """Whether nothing can stand before or behind its texts: it begins with ^ and ends with $."""
+    """Whether it begins with ^ and ends with $, so that no text can stand before or after it."""
     match pattern:
         case Concat((first, *_, last)):
             return (first, last) == ANCHORS
     return False
 
 
-def renamed(pattern: Pattern, prefix: str) -> Pattern:
-    """The same pattern, whose calls are of rules with `prefix` before their names."""
+def mapped(pattern: Pattern, leaf: Callable[[Pattern], Pattern]) -> Pattern:
+    """The same tree with `leaf(node)` in place of each Chars, Call and Anchor."""
     match pattern:
-        case Call(rule):
-            return Call(prefix + rule)
         case Concat(parts):
-            return Concat(tuple(renamed(part, prefix) for part in parts))
+            return Concat(tuple(mapped(part, leaf) for part in parts))
         case Union(choices):
-            return Union(tuple(renamed(choice, prefix) for choice in choices))
+            return Union(tuple(mapped(choice, leaf) for choice in choices))
         case Repeat(part, low, high):
-            return Repeat(renamed(part, prefix), low, high)
-    return pattern
+            return Repeat(mapped(part, leaf), low, high)
+    return leaf(pattern)
 
 
 def optional(part: Pattern) -> Repeat:
@@ -185,7 +183,7 @@ def optional(part: Pattern) -> Repeat:
 
 
 def _merged(ranges: Iterable[Range]) -> list[Range]:
-    """Sorted, and without overlaps."""
+    """The ranges sorted and without overlaps."""
     merged: list[Range] = []
     for low, high in sorted(pair for pair in ranges if pair[0] <= pair[1]):
         if merged and low <= merged[-1][1] + 1:
@@ -196,7 +194,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _without(ranges: list[Range], holes: list[Range]) -> list[Range]:
-    """`ranges` less `holes`; both sorted, without overlaps."""
+    """`ranges` without `holes`; both are sorted and without overlaps."""
     for hole_low, hole_high in holes:
         pieces = [
             piece
@@ -230,15 +228,15 @@ _REFUSED = {
 
 
 _BEGINS_A_NAME = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\(\?<(?=[A-Za-z_])", re.DOTALL)
-"""Where a named group begins in JavaScript; what is escaped or in a class is stepped over."""
+"""The start of a named group in JavaScript; escapes and classes are matched first, to skip them."""
 
 
 def parse_regex(pattern: str) -> Pattern:
     """Read a regular expression as Python's `re` does with `re.ASCII`.
 
-    A group may be named as in JavaScript, in which schemas write: `(?<year>[0-9]+)`. Lazy repeats
-    are the same as greedy ones: which texts match does not depend on it. Anchors are
-    kept. What no finite automaton can follow is refused by name.
+    A group may be named as in JavaScript, as schemas do: `(?<year>[0-9]+)`. Lazy repeats are read
+    as greedy ones: the set of texts that match is the same. Anchors are kept. Features that no
+    finite automaton can implement are refused by name.
 
     Raises:
         ValueError: if `re` refuses it, or it uses flags, lookarounds, word borders,
@@ -251,7 +249,7 @@ def parse_regex(pattern: str) -> Pattern:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sets that a later Python may read otherwise
+            warnings.simplefilter("ignore")  # about sets that a later Python may read differently
             python = _BEGINS_A_NAME.sub(lambda found: found[1] or "(?P<", pattern)
             tree = sre.parse(python, re.ASCII)
         if tree.state.flags & ~(re.ASCII | re.UNICODE):
@@ -268,7 +266,7 @@ def parse_regex(pattern: str) -> Pattern:
 
 
 def _read(tree: Any, pattern: str, last: bool) -> Pattern:
-    """A sequence of `re`'s own tree; `last` says that nothing can follow it."""
+    """A sequence of `re`'s own tree; `last`: nothing can follow it."""
     items = list(tree)
     num_before_anchors = len(items)
     while num_before_anchors and items[num_before_anchors - 1][0] is op.AT:

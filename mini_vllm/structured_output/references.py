@@ -1,14 +1,15 @@
-"""The references of a schema: where each leads, and how it is moved into another schema.
+"""The references of a schema: resolving them, and rewriting them for another schema.
 
-A reference is an address. `"#/$defs/P"` begins at the schema's own root, so it leads elsewhere, or
-nowhere, once the schema is a part of a larger one. `moved` writes every address anew::
+A reference is an address. `"#/$defs/P"` begins at the schema's own root, so it would point to
+another place once the schema is a part of a larger one. `moved` rewrites every address::
 
     {"$ref": "#/$defs/P"}   at #/items/anyOf/0   ->   {"$ref": "#/items/anyOf/0/$defs/P"}
     {"$ref": "#"}                                ->   {"$ref": "#/items/anyOf/0"}
-    {"const": {"$ref": "#"}}                     ->   as it was: a value, and no schema
+    {"const": {"$ref": "#"}}                     ->   unchanged: a value, not a schema
 
-An address may also be a name: `$id` names a part as a document of its own, where "#" means that
-part, and `$anchor` names a place of its document. Afterwards all are paths from the root.
+An address may also be a name: `$id` makes a part a document of its own, in which "#" means that
+part, and `$anchor` names a place in its document. Afterwards all references are paths from the
+root.
 
 Source: JSON Schema Draft 2020-12, sections 8.2 and 9; RFC 6901 (JSON Pointer).
 """
@@ -23,14 +24,15 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 MAX_NESTING = 500
-"""Most levels of objects and lists: a part's key is its text, which its outer parts' hold again."""
+"""Most levels of objects and lists. The compiler's key of a part is its text, so the keys of nested
+parts grow with the square of the depth."""
 TOO_DEEP = f"the schema nests too deeply, at most {MAX_NESTING} levels; use $defs and $ref"
 
 Pointer = tuple[str, ...]
 """The steps from the root to a part: names of members, and indexes of lists."""
 
 PLAIN_REFERENCE = re.compile(r"#(/(\$defs|definitions)/[^/~%]+)?")
-"""One that needs no more than a look into one of the root's two usual places."""
+"""The root, or a plain name in one of its two usual places for definitions."""
 _ONE = (
     "items additionalProperties not if then else contains propertyNames unevaluatedItems "
     "unevaluatedProperties additionalItems contentSchema"
@@ -60,7 +62,7 @@ def look_up(root: Any, pointer: Pointer) -> Any:
     """The part of `root` at the end of the steps.
 
     Raises:
-        KeyError: with the number of the first step that cannot be gone.
+        KeyError: with the index of the first step that does not exist.
     """
     part = root
     for index, step in enumerate(pointer):
@@ -74,7 +76,7 @@ def look_up(root: Any, pointer: Pointer) -> Any:
 
 
 def parts_of(schema: dict[str, Any]) -> Iterator[tuple[Pointer, Any]]:
-    """The schemas directly inside `schema`, and the steps to each. Values are not looked at."""
+    """The schemas directly inside `schema`, and the steps to each. Plain values are skipped."""
     for key in _ONE:
         if isinstance(schema.get(key), dict):
             yield (key,), schema[key]
@@ -87,10 +89,10 @@ def parts_of(schema: dict[str, Any]) -> Iterator[tuple[Pointer, Any]]:
 
 
 def moved(schema: Any, to: Pointer = ()) -> Any:
-    """A copy of `schema` that means the same as a part of another schema, at `to`.
+    """A copy of `schema` with the same meaning as a part of another schema, at `to`.
 
-    Every local reference becomes a path from the other schema's root. One that leads out of
-    `schema`, or has a name that no part has, is left as it is.
+    Every local reference becomes a path from the other schema's root. A reference out of `schema`,
+    or to a name that no part has, stays unchanged.
 
     Raises:
         ValueError: for a schema that nests deeper than MAX_NESTING levels.
@@ -102,7 +104,7 @@ def moved(schema: Any, to: Pointer = ()) -> Any:
     except RecursionError:  # the stack was deep already
         raise ValueError(TOO_DEEP) from None
     addresses = _Addresses(copy)
-    for part, document in addresses.parts:  # it grows by what references lead to
+    for part, document in addresses.parts:  # it grows by the targets of references
         if isinstance(reference := part.get("$ref"), str):
             target = addresses.target(reference, document)
             if target is not None:
@@ -116,10 +118,10 @@ def moved(schema: Any, to: Pointer = ()) -> Any:
 
 
 def hoisted(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `schema` whose references lead to the root, or to a plain name of its `$defs`.
+    """A copy of `schema` whose references point to the root or to a plain name in its `$defs`.
 
-    For readers that cannot follow a path through lists or escapes, as xgrammar. What a longer
-    path leads to is repeated in `$defs`.
+    For parsers such as xgrammar that cannot follow a path through lists or escapes. The target of
+    a longer path is repeated in `$defs`.
     """
     copy = moved(schema)
     addresses = _Addresses(copy)
@@ -141,10 +143,10 @@ def hoisted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Addresses:
-    """The parts of a schema, and the names that references may call them by.
+    """The parts of a schema, and the names that references may use for them.
 
     Attributes:
-        parts: each schema inside the root, with the `$id` of the document that it belongs to.
+        parts: each schema inside the root, with the `$id` of its document.
     """
 
     def __init__(self, root: Any) -> None:
@@ -156,7 +158,7 @@ class _Addresses:
         self._enter((), root, "")
 
     def target(self, reference: str, document: str) -> Pointer | None:
-        """Where a reference of a part of `document` leads, if that is inside the root."""
+        """The target of a reference in a part of `document`, if it is inside the root."""
         address, fragment = _split(document, reference)
         if address not in self._documents:
             return None
@@ -165,9 +167,9 @@ class _Addresses:
         return self._documents[address] + read_pointer("#" + fragment)
 
     def enter(self, pointer: Pointer, document: str) -> bool:
-        """Take in a part that only a reference leads to, as in `#/x-schemas/P`.
+        """Add a part that is found only through a reference, as in `#/x-schemas/P`.
 
-        Returns whether it is there. The compiler tells of one that is not, should it need it.
+        Returns whether it exists. If it does not, the compiler reports it when it needs the part.
         """
         try:
             self._enter(pointer, look_up(self.root, pointer), document)
@@ -187,7 +189,7 @@ class _Addresses:
             todo += [(pointer + steps, part, document) for steps, part in parts_of(schema)]
 
     def _name(self, pointer: Pointer, schema: dict[str, Any], document: str) -> str:
-        """Note a part's names; returns the document that its references belong to."""
+        """Record a part's names; returns the document of its references."""
         if isinstance(own := schema.get("$id"), str):
             address, fragment = _split(document, own)
             if own[:1] == "#":  # before Draft 2019-09 an anchor
@@ -202,18 +204,19 @@ class _Addresses:
 
 
 def _split(document: str, reference: str) -> tuple[str, str]:
-    """The document and the fragment that a reference of `document` means."""
-    if reference[:1] == "#":  # `urljoin` knows it only for addresses of the web
+    """The document and the fragment of a reference in `document`."""
+    if reference[:1] == "#":  # `urljoin` handles this only for some schemes
         return document, reference[1:]
     try:
         address, fragment = urldefrag(urljoin(document, reference))
-    except ValueError:  # no address: it names no document
+    except ValueError:  # not a URL, so it names no document
         return reference, ""
     return address, fragment
 
 
 def nests_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects nest deeper: Pythons differ in how much of it they bear."""
+    """Whether lists and objects nest deeper than `levels`. Checked without recursion, because the
+    recursion limit differs between Python versions."""
     layer = [value]
     for _ in range(levels):
         layer = [part for one in layer for part in _members(one)]

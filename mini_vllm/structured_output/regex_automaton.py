@@ -1,9 +1,9 @@
-"""From a pattern to the smallest automaton that recognises it, byte by byte.
+"""Compile a pattern into the smallest automaton that recognises it, byte by byte.
 
-    pattern        (ab|ac)*            what is legal
+    pattern        (ab|ac)*            the legal texts
       │ Thompson                       one small machine for each part, joined by free moves
       ▼
-    Nfa            many moves for one byte, and moves that read nothing
+    Nfa            several moves for one byte, and free moves, which read nothing
       │ subset construction            a state of the new machine = a set of states of the old one
       ▼
     Dfa            one move for each byte: a table [S, 256]
@@ -41,7 +41,7 @@ MAX_STATES = 20_000
 """Most states of one automaton before it is made small."""
 MAX_NFA_STATES = 200_000
 MAX_WORK = 300_000
-"""Most members of closures in one subset construction: what bounds its time."""
+"""Most members of closures in one subset construction. This bounds its time."""
 
 ByteRange = tuple[int, int]
 Symbol = int | str
@@ -95,10 +95,10 @@ class Nfa:
     """A machine that may be in several states at once.
 
     Attributes:
-        free: of each state, where it may go without reading: `(target, condition)`. The condition
-            is None, or "start" or "end" for a move that is open only there.
-        moves: of each state, what it reads and where that leads: `((low, high), target)` for a
-            byte, `(name, target)` for a text of a rule.
+        free: for each state its moves that read nothing: `(target, condition)`. The condition is
+            None, or "start" or "end" for a move that is allowed only there.
+        moves: for each state its moves that read: `((low, high), target)` for a byte,
+            `(name, target)` for a text of a rule.
     """
 
     free: list[list[tuple[int, str | None]]] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Nfa:
         return start, end
 
     def _add_in_a_row(self, here: int, parts: Iterable[Pattern]) -> int:
-        """Append the machines of `parts` to a state; returns the end of the last."""
+        """Append the machines of `parts` to a state; returns the end state of the last one."""
         for part in parts:
             first, last = self.add(part)
             self.join(here, first)
@@ -188,9 +188,9 @@ class Nfa:
 
 
 def check_size(pattern: Pattern, limit: int = MAX_NFA_STATES) -> int:
-    """About how many states `Nfa.add` will make, counted without making them.
+    """An estimate of the number of states that `Nfa.add` will make.
 
-    Repeats multiply: three of 300 inside one another are 27 million, and the count knows at once.
+    Nested repeats multiply: three of 300 inside one another make 27 million states.
 
     Raises:
         TooLarge: for more than `limit`.
@@ -219,7 +219,7 @@ class Dfa:
     Attributes:
         table: [S, 256] int32, the next state for each byte, or DEAD.
         accepting: [S] bool, whether the text may end here.
-        calls: of each state, the rules whose texts may stand here, and the state after one.
+        calls: for each state the rules that may be called here, with the state after the call.
     """
 
     table: np.ndarray
@@ -247,7 +247,7 @@ def epsilon_closure(nfa: Nfa, states: Iterable[int], at: tuple[str, ...] = ()) -
 
 
 def byte_classes(nfa: Nfa) -> np.ndarray:
-    """[256] the class of each byte: bytes of one class are never told apart by any move.
+    """The class of each byte, [256]: no move distinguishes bytes of one class.
 
     Classes are numbered in the order of their bytes, so a range of bytes is a range of classes.
     """
@@ -304,7 +304,7 @@ def subset_construction(nfa: Nfa, start: int, end: int, max_states: int = MAX_ST
 def successors(
     nfa: Nfa, members: Iterable[int], class_of: np.ndarray
 ) -> dict[Symbol, frozenset[int]]:
-    """Where each symbol leads from a set of states, before free moves are followed."""
+    """The targets of each symbol from a set of states, before free moves are followed."""
     classes: list[int] = class_of.tolist()
     reached: defaultdict[Symbol, set[int]] = defaultdict(set)
     for state in members:
@@ -318,7 +318,7 @@ def successors(
 
 
 def make_dfa(rows: list[dict[Symbol, int]], class_of: np.ndarray, accepting: list[bool]) -> Dfa:
-    """The tables of an automaton: each row's classes of bytes are spelled out into 256 bytes."""
+    """The tables of an automaton: the columns of byte classes are expanded to 256 bytes."""
     compact = np.full((len(rows), class_of[-1] + 1), DEAD, dtype=np.int32)
     calls: list[dict[str, int]] = []
     for state, row in enumerate(rows):
@@ -399,9 +399,9 @@ def minimise(dfa: Dfa) -> Dfa:
 
 
 def predecessors(dfa: Dfa) -> list[dict[int, list[int]]]:
-    """For each symbol, and each state that it leads to: the states from where it does.
+    """For each symbol and each target state: the states from which the symbol leads there.
 
-    Symbols are the classes of bytes with equal columns in the table, and the rules.
+    The symbols are the rules and the classes of bytes with equal columns in the table.
     """
     columns = [column.tolist() for column in distinct_columns(dfa.table)[0]]
     names = sorted({rule for row in dfa.calls for rule in row})
@@ -416,9 +416,9 @@ def predecessors(dfa: Dfa) -> list[dict[int, list[int]]]:
 
 
 def distinct_columns(table: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """The columns of a table that differ, and for each column which of them it is.
+    """The distinct columns of a table, and for each column the index of its distinct column.
 
-    Bytes that mean the same everywhere have equal columns, so of 256 few are left.
+    Bytes with the same moves in every state have equal columns, so few of the 256 remain.
     """
     number: dict[bytes, int] = {}
     columns: list[np.ndarray] = []
@@ -455,7 +455,7 @@ def merge_states(dfa: Dfa, groups: list[int]) -> Dfa:
 
 
 def determinise(pattern: Pattern, max_states: int = MAX_STATES) -> Dfa:
-    """Thompson and the subset construction in a row, with the size checked first.
+    """Check the size, then apply Thompson's construction and the subset construction.
 
     Raises:
         TooLarge: if it needs too many states.
@@ -476,7 +476,7 @@ def compile_pattern(pattern: Pattern, max_states: int = MAX_STATES) -> Dfa:
 
 
 def matches(dfa: Dfa, data: bytes) -> bool:
-    """Whether a plain automaton, without calls, accepts `data`."""
+    """Whether an automaton without calls accepts `data`."""
     state = 0
     for byte in data:
         state = int(dfa.table[state, byte])

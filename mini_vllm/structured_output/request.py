@@ -1,4 +1,4 @@
-"""The constraint of one request, and where its compilation stands.
+"""The constraint of one request, and the state of its compilation.
 
 Source: vllm/v1/structured_output/request.py#L22-L74 (StructuredOutputRequest) @ v0.22.1
 """
@@ -25,8 +25,8 @@ class StructuredOutputRequest:
 
     Attributes:
         params: the constraint.
-        wrap: makes of a compiled grammar the one that this request follows.
-        submitted: seconds on the monotonic clock when its compilation was asked for.
+        wrap: turns the compiled grammar into the one of this request.
+        submitted: when the compilation was submitted, in seconds of the monotonic clock.
     """
 
     params: StructuredOutputsParams
@@ -48,8 +48,8 @@ class StructuredOutputRequest:
 
     @property
     def grammar(self) -> StructuredOutputGrammar | None:
-        """The compiled grammar, or None while it compiles and if it could not be compiled."""
-        if self._grammar is None:  # a future takes a lock each time that it is asked
+        """The compiled grammar; None while it compiles and if compiling has failed."""
+        if self._grammar is None:  # kept, because each call of a future's methods takes a lock
             if self.future is None or not self.future.done() or self.future.cancelled():
                 return None
             if self.future.exception() is None:
@@ -59,7 +59,7 @@ class StructuredOutputRequest:
 
     @property
     def failure(self) -> RequestFailure | None:
-        """Why it could not be compiled, if so: a ValueError is the constraint's own fault. Never
+        """Why compiling has failed, or None. For a ValueError the constraint is at fault. Never
         waits."""
         if self._grammar is not None:
             return None

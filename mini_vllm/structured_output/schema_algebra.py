@@ -1,4 +1,4 @@
-"""Schemas as data: what is one, which are known, what two mean together, and which exclude another.
+"""Operations on schemas: check their syntax, merge two into one, and see whether two are disjoint.
 
 Source: JSON Schema Draft 2020-12, https://json-schema.org/draft/2020-12.
 """
@@ -15,15 +15,15 @@ from mini_vllm.structured_output.formats import FORMATS, REMARKS
 
 Schema = dict[str, Any] | bool
 Resolve = Callable[[str, str], tuple[Schema, str]]
-"""From a reference and the place that has it to what it points to and where that is."""
+"""Maps a reference and its place to the schema that it points to and the place of that schema."""
 
 MAX_DEPTH = 64
-"""Most merges inside one another; a circle of references has no end."""
+"""Most merges inside one another; references in a circle would never end."""
 MAX_BRANCHES = 64
 
 
 class SchemaError(ValueError):
-    """What is wrong with a schema, and the JSON pointer of the place."""
+    """A fault in a schema, with the JSON pointer of its place."""
 
     def __init__(self, place: str, message: str) -> None:
         super().__init__(f"{place}: {message}")
@@ -48,7 +48,8 @@ ANNOTATIONS = frozenset(
     "externalDocs xml enumNames enumDescriptions markdownDescription errorMessage "
     "propertyOrdering".split()
 )
-"""Keywords that forbid nothing: the standard's, OpenAPI's, and those of forms and editors."""
+"""Keywords that forbid nothing: the standard's, OpenAPI's, and those of form libraries and editors.
+"""
 
 
 def _is_count(value: Any) -> bool:
@@ -56,12 +57,12 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_bound(value: Any) -> bool:
-    """A number, and none of the infinite ones that Python's reader takes."""
+    """Whether it is a finite number; Python's JSON parser also accepts infinite ones."""
     return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON can say it: it has no infinite numbers, although Python's reader takes them."""
+    """Whether JSON can represent it; Python's JSON parser also accepts infinite numbers."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:
@@ -83,7 +84,7 @@ def _is_type(value: Any) -> bool:
 
 
 def _allows_all_names(value: Any) -> bool:
-    """As zod writes it for every record: names are strings, which JSON says already."""
+    """Whether it allows every name; zod writes such a `propertyNames` for every record."""
     if not isinstance(value, dict):
         return value is True
     others = {key for key in value if key not in ANNOTATIONS} - {"type"}
@@ -127,7 +128,7 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "additionalProperties": (_is_schema, "a schema"),
     "propertyNames": (
         _allows_all_names,
-        'true or {"type": "string"}, for no name can be forbidden; check the output yourself',
+        'true or {"type": "string"}: names cannot be restricted; check the output yourself',
     ),
     "minProperties": (_is_count, "a count"),
     "maxProperties": (_is_count, "a count"),
@@ -137,7 +138,7 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_syntax(schema: Any, place: str) -> None:
-    """Refuse what is no schema, and keywords that would not be enforced.
+    """Refuse a value that is not a schema, and keywords that cannot be enforced.
 
     Raises:
         SchemaError: names the place, the keyword and the value.
@@ -160,10 +161,10 @@ def check_syntax(schema: Any, place: str) -> None:
 
 # ---------------------------------------------------------------- both at once
 def merge(first: Schema, second: Schema, resolve: Resolve, place: str, depth: int = 0) -> Schema:
-    """One schema that holds exactly where `first` and `second` both hold.
+    """One schema that is satisfied exactly by the values that satisfy `first` and `second`.
 
     Raises:
-        SchemaError: if two keywords cannot be made one, or references go in a circle.
+        SchemaError: if two keywords cannot be merged, or references form a circle.
     """
     if depth > MAX_DEPTH:
         raise SchemaError(place, "its references go in a circle, so they cannot be merged")
@@ -188,7 +189,7 @@ def merge(first: Schema, second: Schema, resolve: Resolve, place: str, depth: in
     _merge_objects(merged, other, resolve, place, depth)
     for keyword, value in other.items():
         if keyword not in merged or json.dumps(merged[keyword]) == json.dumps(value):
-            merged[keyword] = value  # as text, for in Python 1 and true are equal
+            merged[keyword] = value  # compared as text, because 1 == True in Python
         elif keyword in _COMBINE:
             merged[keyword] = _COMBINE[keyword](merged[keyword], value)
             if merged[keyword] == []:
@@ -208,7 +209,7 @@ def _distribute(
     place: str,
     depth: int,
 ) -> Schema:
-    """Take what stands beside a combination into each of its parts."""
+    """Merge the keywords beside a combination into it."""
     parts = one.pop(keyword)
     if keyword == "allOf":
         merged: Schema = one
@@ -228,7 +229,7 @@ def _distribute(
 
 
 def _merge_types(first: Any, second: Any) -> list[str]:
-    """The types in both; an integer is a number too."""
+    """The types that are in both; an integer is also a number."""
     one, two = ([v] if isinstance(v, str) else v for v in (first, second))
     both = [name for name in one if name in two or (name == "integer" and "number" in two)]
     return both + [
@@ -242,7 +243,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = (
         "enum": lambda a, b: [value for value in a if json.dumps(value) in map(json.dumps, b)],
         "required": lambda a, b: a + [name for name in b if name not in a],
         "uniqueItems": lambda a, b: a or b,
-        "propertyNames": lambda a, b: a,  # both say nothing
+        "propertyNames": lambda a, b: a,  # neither restricts names
     }
     | dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max)
     | dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min)
@@ -252,8 +253,8 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = (
 def _merge_objects(
     merged: dict[str, Any], other: dict[str, Any], resolve: Resolve, place: str, depth: int
 ) -> None:
-    """`properties` and `additionalProperties` belong together: what one names, the other may
-    only know as additional. Both are moved to `merged`."""
+    """Merge `properties` and `additionalProperties`, together: a property that one schema names may
+    be an additional one for the other. Both keywords are moved to `merged`."""
     has_rest = "additionalProperties" in merged or "additionalProperties" in other
     if not has_rest and not ("properties" in merged and "properties" in other):
         return
@@ -272,10 +273,10 @@ def _merge_objects(
 
 # ---------------------------------------------------------------- never both
 def disjoint(parts: list[Schema], resolve: Resolve, place: str) -> bool:
-    """Whether it can be seen that no value satisfies two of `parts`.
+    """Whether it can be proved that no value satisfies two of `parts`.
 
-    It is seen by their types, their lists of values, or a property that both require and that is
-    disjoint.
+    The proof is by their types, by their lists of values, or by a property that both require and
+    whose schemas are disjoint.
     """
     plain = [_resolved(part, resolve, place) for part in parts]
     return all(
@@ -328,6 +329,6 @@ def _values(schema: dict[str, Any]) -> list[Any] | None:
 
 
 def _number_key(value: Any) -> str:
-    """1 and 1.0 are one value in JSON Schema, and true is another."""
+    """A key in which 1 and 1.0 are equal, and true differs from both, as in JSON Schema."""
     plain = int(value) if isinstance(value, float) and value % 1 == 0 else value
     return json.dumps(plain, sort_keys=True)

@@ -1,16 +1,16 @@
-"""A grammar that is off during the model's reasoning, and begins behind its end.
+"""A grammar that is inactive during the model's reasoning, and starts after its end tag.
 
 ::
 
     tokens    "So"  ", "  "</"  "think"  ">"  |  "{"  '"a"'  ...
-    tag        0     0     2      7       8   |            characters of </think> that are there
+    tag        0     0     2      7       8   |            matched characters of </think>
     grammar    asleep: any token may come     |  awake: its own masks
 
-While it sleeps, only tokens that would end the tag and go on in one are forbidden: what such a
-token writes behind the tag would have no form.
+While it is asleep, only one kind of token is forbidden: a token that completes the tag and has more
+text after it, because that text would not be constrained.
 
 Source: vllm/v1/structured_output/__init__.py#L322-L370 (StructuredOutputManager.should_advance)
-@ v0.22.1, which leaves the drafts of the step in which the reasoning ends without a form.
+@ v0.22.1. There, the drafts of the step in which the reasoning ends are not constrained.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ILLEGAL = -1
 
 
 class EndOfReasoning:
-    """Follows the end tag through tokens, wherever they cut it. Shared by all requests.
+    """Matches the end tag in a sequence of tokens, however they split it. Shared by all requests.
 
-    A state is the number of the tag's bytes that the text so far ends with.
+    The state is the number of bytes at the end of the text that are the beginning of the tag.
 
     Args:
-        tag: in bytes.
+        tag: the end tag in bytes.
         tokens: the vocabulary; the tag may be one of its special tokens.
     """
 
@@ -42,11 +42,11 @@ class EndOfReasoning:
 
     @property
     def found(self) -> int:
-        """The state behind the tag."""
+        """The state after the whole tag."""
         return len(self.tag)
 
     def walk(self, state: int, token_id: int) -> int:
-        """The state after one token; ILLEGAL if it ends the tag and goes on."""
+        """The state after one token; ILLEGAL if it completes the tag and has more text after it."""
         texts = self.tokens.texts
         text = texts[token_id] if 0 <= token_id < len(texts) else b""
         text = self.tag[:state] + (text or self.tokens.special.get(token_id, b""))
@@ -56,7 +56,7 @@ class EndOfReasoning:
         return next(n for n in range(len(self.tag) - 1, -1, -1) if text.endswith(self.tag[:n]))
 
     def row(self, state: int) -> np.ndarray:
-        """[W] int32: the tokens that are not illegal. Shared; do not write to it."""
+        """The tokens that are legal, [W] int32. Shared; do not write to it."""
         if state not in self._rows:
             row = np.full(self.tokens.num_words, -1, dtype=np.int32)
             illegal = [i for i in self._ending if self.walk(state, i) == ILLEGAL]
@@ -66,11 +66,11 @@ class EndOfReasoning:
 
 
 class SleepingGrammar(StructuredOutputGrammar):
-    """One request's grammar, behind its reasoning.
+    """The grammar of one request, which starts after the request's reasoning.
 
     Args:
-        grammar: at its start.
-        end: of the reasoning.
+        grammar: in its start state.
+        end: matches the end tag of the reasoning.
     """
 
     def __init__(self, grammar: StructuredOutputGrammar, end: EndOfReasoning) -> None:
@@ -87,7 +87,7 @@ class SleepingGrammar(StructuredOutputGrammar):
 
     def reset(self) -> None:
         self.grammar.reset()
-        self._states = [0]  # of the tag: at the start, and after each token until it was found
+        self._states = [0]  # of `end`: at the start, and after each token until the tag is found
         self._num_awake = 0
         self._settle()
 
@@ -137,7 +137,7 @@ class SleepingGrammar(StructuredOutputGrammar):
         return self.grammar.must_end() if self.is_awake else False
 
     def _walk(self, tokens: list[int]) -> list[int]:
-        """The states after the tokens of the reasoning; an ILLEGAL one is the last."""
+        """The states of `end` after each token of the reasoning, up to the first ILLEGAL one."""
         states: list[int] = []
         state = self._states[-1]
         for token_id in tokens:

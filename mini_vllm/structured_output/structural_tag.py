@@ -1,4 +1,4 @@
-"""Structural tags: free text in which some parts, each between tags, have a form.
+"""Structural tags: free text with constrained parts between tags.
 
 ::
 
@@ -7,12 +7,12 @@
 
     It is late. <f=now>{"zone": "UTC"}</f> So ...        after "<f=" one of the tags must follow
 
-A format is a tree of formats, and each becomes a pattern. Free text is an automaton of its own
-(Aho and Corasick): its states are the beginnings of the strings that it looks for, each a rule that
-reads one character and goes on as another. A schema, an expression and a grammar inside keep
-their own roots: their rules are renamed, or two would share a name.
+A format is a tree of formats, and each becomes a pattern. Free text becomes an automaton of its own
+(Aho and Corasick): its states are the prefixes of the strings that it searches for. Each state is a
+rule that reads one character and calls the rule of the next state. The rules of embedded schemas,
+expressions and grammars get a prefix, so that no two have the same name.
 
-Source: xgrammar's documentation of structural tags, which vLLM passes to it; the older form with
+Source: xgrammar's documentation of structural tags, which vLLM passes on to it. The older form with
 `structures` and `triggers` is vLLM's, vllm/entrypoints/openai/engine/protocol.py#L126-L143
 (LegacyStructuralTag) @ v0.22.1.
 """
@@ -37,14 +37,14 @@ from mini_vllm.structured_output.patterns import (
     any_but,
     chars,
     concat,
+    mapped,
     optional,
     parse_regex,
-    renamed,
 )
 from mini_vllm.structured_output.references import MAX_NESTING, hoisted, nests_deeper
 
 MAX_SOUGHT = 1_000
-"""Most characters of all strings that one free text looks for: each is a state."""
+"""Most characters of all strings that one free text searches for; each becomes a state."""
 TOO_DEEP = f"structural_tag nests too deeply, at most {MAX_NESTING} levels"
 NEEDS_LIBRARY = frozenset(
     "token exclude_token any_tokens token_triggered_tags token_dispatch qwen_xml_parameter".split()
@@ -54,14 +54,14 @@ _MISSING: Any = object()
 
 
 class NeedsXgrammar(ValueError):
-    """A format that only the library can follow."""
+    """A format that only xgrammar supports."""
 
 
 def read_structural_tag(spec: str) -> dict[str, Any]:
-    """The format of a structural tag, of the newer or of the older form.
+    """The format of a structural tag, which may be of the newer or the older form.
 
     Raises:
-        ValueError: for a text that is no JSON object with one of the forms.
+        ValueError: for a text that is not a JSON object of one of the forms.
     """
     try:
         tag = json.loads(spec)
@@ -97,7 +97,7 @@ def read_structural_tag(spec: str) -> dict[str, Any]:
 def compile_structural_tag(
     spec: str, any_whitespace: bool = True, close_objects: bool = True
 ) -> Rules:
-    """The rules of all texts that have the form.
+    """The rules of a structural tag.
 
     Args:
         spec: the JSON of a structural tag.
@@ -105,7 +105,7 @@ def compile_structural_tag(
 
     Raises:
         NeedsXgrammar: for formats of single tokens and styles of XML.
-        ValueError: with the place, for what is no format.
+        ValueError: with the place, for anything that is not a format.
     """
     form = read_structural_tag(spec)
     compiler = _Compiler(lambda schema: compile_schema(schema, any_whitespace, close_objects))
@@ -117,10 +117,10 @@ def compile_structural_tag(
 
 
 def for_xgrammar(form: Any, check: Callable[[str, Any], None]) -> Any:
-    """A format as the library reads it: schemas without long paths, and grammars as EBNF.
+    """A format as xgrammar reads it: schemas without long paths, and grammars as EBNF.
 
     Args:
-        check: called with "json_schema" or "regex" and what stands there.
+        check: called with "json_schema" or "regex" and each schema or expression.
     """
     if isinstance(form, list):
         return [for_xgrammar(part, check) for part in form]
@@ -139,9 +139,9 @@ def for_xgrammar(form: Any, check: Callable[[str, Any], None]) -> Any:
 
 
 class _Compiler:
-    """Turns formats into patterns, and keeps the rules that they call.
+    """Turns formats into patterns, and collects the rules that these call.
 
-    `until`: the ends of the tag around a format, which free text inside it may not contain.
+    `until` has the end strings of the enclosing tag, which free text inside it must not contain.
     """
 
     def __init__(self, compile_json: Callable[[Any], Rules]) -> None:
@@ -185,14 +185,18 @@ class _Compiler:
         return self._embed(f"regex {text}", place, lambda: {"root": parse_regex(text)})
 
     def _embed(self, key: str, place: str, compile_it: Callable[[], Rules]) -> Pattern:
-        """A call of the root of rules that belong together; equal ones are there once."""
+        """A call of the root of embedded rules; rules with equal keys are embedded once."""
         if key not in self._embedded:
             try:
                 rules = compile_it()
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from None
             prefix = f"{len(self._embedded)}:"
-            self.rules |= {prefix + name: renamed(part, prefix) for name, part in rules.items()}
+            for name, part in rules.items():
+                self.rules[prefix + name] = mapped(
+                    part,
+                    lambda leaf: Call(prefix + leaf.rule) if isinstance(leaf, Call) else leaf,
+                )
             self._embedded[key] = Call(f"{prefix}root")
         return self._embedded[key]
 
@@ -221,7 +225,7 @@ class _Compiler:
         return concat(_string(form, "begin", place), self._behind(form, place))
 
     def _behind(self, form: Any, place: str) -> Pattern:
-        """What follows the beginning of a tag."""
+        """The content and the end of a tag."""
         if isinstance(form.get("end"), list):
             ends = _strings(form, "end", place)
         else:
@@ -230,7 +234,7 @@ class _Compiler:
         return concat(content, Union(tuple(concat(end) for end in ends)))
 
     def tags(self, form: Any, place: str) -> list[tuple[str, Pattern]]:
-        """Of each tag its beginning, and what follows."""
+        """For each tag its `begin`, and the pattern of what follows."""
         tags = []
         for index, tag in enumerate(_field(form, "tags", list, place)):
             where = f"{place}.tags[{index}]"
@@ -293,16 +297,17 @@ class _Compiler:
         excludes: Sequence[str],
         loops: bool = True,
     ) -> Pattern:
-        """Any text in which what is `sought` is followed by its pattern, without `excludes`.
+        """Free text that contains no string of `excludes`, and where each string of `sought` is
+        followed by its pattern.
 
         Args:
-            loops: behind such a pattern the text goes on; else it ends there.
+            loops: whether free text may follow after such a pattern; otherwise it ends there.
         """
         strings = [*sought, *excludes]
         if sum(map(len, strings)) > MAX_SOUGHT or "" in strings:
             raise ValueError(
-                f"{place} looks for {len(strings)} strings of {sum(map(len, strings)):,} "
-                f"characters; each must have 1, and all at most {MAX_SOUGHT:,}"
+                f"{place} searches for {len(strings)} strings of {sum(map(len, strings)):,} "
+                f"characters; each must have at least 1, and all at most {MAX_SOUGHT:,}"
             )
         nodes = sorted({string[:n] for string in strings for n in range(len(string) + 1)} | {""})
         back = _links_back(nodes)
@@ -311,7 +316,7 @@ class _Compiler:
         for node in sorted(nodes, key=len):
             if node:
                 following[node[:-1]].add(node[-1])
-        for node in sorted(nodes, key=len):  # what a shorter ending looks for is looked for, too
+        for node in sorted(nodes, key=len):  # a shorter suffix may be continued, too
             following[node] |= following[back[node]]
         for node in nodes:
             choices: list[Pattern] = [EMPTY]
@@ -331,7 +336,7 @@ class _Compiler:
 
 
 def _links_back(nodes: Sequence[str]) -> dict[str, str]:
-    """Of each node the longest ending of it, but itself, that is a node."""
+    """For each node the longest proper suffix of it that is a node."""
     back = {"": ""}
     known = set(nodes)
     for node in sorted(known - {""}, key=len):
@@ -344,7 +349,7 @@ def _links_back(nodes: Sequence[str]) -> dict[str, str]:
 
 
 def _endings(node: str, char: str, back: Mapping[str, str]) -> list[str]:
-    """The nodes that free text ends in after `char`, the longest first."""
+    """The nodes that are suffixes of `node + char`, the longest first."""
     while node and node + char not in back:
         node = back[node]
     ending = node + char if node + char in back else ""
@@ -382,6 +387,6 @@ def _strings(form: Any, name: str, place: str, default: Any = _MISSING) -> list[
 
 def _needs_library(place: str, what: str) -> NeedsXgrammar:
     return NeedsXgrammar(
-        f"{place}: {what} is followed by xgrammar only; run: {install_command('structured')}, "
+        f"{place}: {what} is supported by xgrammar only; run: {install_command('structured')}, "
         "and leave structured_outputs_config's backend at 'auto', or set it to 'xgrammar'"
     )

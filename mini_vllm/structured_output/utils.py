@@ -1,4 +1,4 @@
-"""Masks meet logits: whose row is whose, and -inf where a bit is 0.
+"""Apply masks to logits: which mask row belongs to which row of logits, and -inf where a bit is 0.
 
 Source: vllm/v1/structured_output/utils.py#L44-L135 (apply_grammar_bitmask) @ v0.22.1
 """
@@ -58,7 +58,7 @@ def mask_rows(
 def apply_grammar_bitmask(
     logits: Tensor, masks: GrammarOutput, req_ids: Sequence[str], num_rows: Sequence[int]
 ) -> None:
-    """Forbid, in place, what the grammars of a step do not let through.
+    """Set the logits of all tokens that the grammars of a step forbid to -inf, in place.
 
     Args:
         logits: [N, V].
@@ -115,7 +115,7 @@ def apply_token_bitmask_inplace(
 
 
 def _forbid(logits: Tensor, words: np.ndarray, places: list[int]) -> None:
-    """The same where no kernel runs: row n of the words is for row places[n] of the logits."""
+    """`apply_token_bitmask_inplace` without a kernel: row n of `words` is for row places[n]."""
     num_tokens = logits.shape[1]
     forbidden = unpack_bits(~words, num_tokens)
     forbidden[:, BITS * words.shape[1] :] = True

@@ -1,8 +1,8 @@
 """The second backend: the library xgrammar, which vLLM uses by default.
 
-It runs behind the same strict reading of the constraint as `native`, since it drops many keywords
-of JSON Schema in silence. And it is given `native`'s vocabulary: made from the tokenizer by itself,
-it would let special tokens through as text.
+Constraints are first checked as strictly as for `native`, because the library silently ignores many
+keywords of JSON Schema. It also gets the vocabulary of `native`: the one that it makes from a
+tokenizer itself would allow special tokens as text.
 
 Source: vllm/v1/structured_output/backend_xgrammar.py#L35-L128 (XgrammarBackend) @ v0.22.1
 """
@@ -35,8 +35,8 @@ from mini_vllm.structured_output.token_index import TokenTable
 
 MAX_CACHE_BYTES = 256 * 2**20
 MAX_COMPILED = 4096
-"""Grammars after which the library's cache is emptied. Its limit in bytes counts not all that it
-keeps: some 10 KiB of each grammar stay, whatever was dropped for others.
+"""The library's cache is emptied after this many grammars. Its limit in bytes does not count all of
+its memory: about 10 KiB of each grammar stay even after the cache has dropped it.
 """
 MAX_WHITESPACE = 20
 
@@ -54,7 +54,7 @@ def import_xgrammar() -> Any:
 
 
 class XgrammarGrammar(StructuredOutputGrammar):
-    """A matcher of the library, with the promises of `StructuredOutputGrammar`."""
+    """A matcher of the library as a `StructuredOutputGrammar`."""
 
     def __init__(self, matcher: Any) -> None:
         self.matcher = matcher
@@ -106,7 +106,7 @@ class XgrammarGrammar(StructuredOutputGrammar):
 
 
 class XgrammarBackend(StructuredOutputBackend):
-    """Compiles with xgrammar what our own reader has found enforceable.
+    """Compiles constraints with xgrammar, after our own parser has checked them.
 
     Args: as `native.NativeBackend`.
     """
@@ -122,7 +122,7 @@ class XgrammarBackend(StructuredOutputBackend):
         self.tokens = tokens
         self.any_whitespace = any_whitespace
         self.close_objects = close_objects
-        # A token without text must have no bytes, or its name would be taken for its text.
+        # A token without text must have no bytes, or its name would be read as its text.
         info = xgr.TokenizerInfo(
             tokens.texts,
             vocab_type=xgr.VocabType.RAW,
@@ -138,7 +138,7 @@ class XgrammarBackend(StructuredOutputBackend):
         check_supported(request_type, grammar_spec, self.close_objects)
         try:
             compiled = self._compile(request_type, grammar_spec)
-        except Exception as error:  # the library has exceptions of its own
+        except Exception as error:  # the library raises its own types
             reason = re.sub(r"^\[[\d:]+\] \S+: ", "", str(error).strip().splitlines()[-1])
             raise ValueError(
                 f"xgrammar cannot compile this {request_type.value}: {reason}"
@@ -175,7 +175,7 @@ class XgrammarBackend(StructuredOutputBackend):
 
 
 def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: bool = True) -> None:
-    """Refuse what xgrammar would weaken.
+    """Refuse constraints that xgrammar would not enforce exactly.
 
     Raises:
         ValueError: names the feature.
@@ -193,10 +193,10 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
 
 
 def _plain_schema(spec: str) -> dict[str, Any]:
-    """A schema that it can follow; one that is true or false, too, as an object.
+    """A schema in the form that xgrammar reads: an object, also for `true`.
 
     Raises:
-        ValueError: for false, which no text satisfies.
+        ValueError: for `false`, which no text satisfies.
     """
     schema = json.loads(spec)
     if schema is False:
@@ -205,7 +205,7 @@ def _plain_schema(spec: str) -> dict[str, Any]:
 
 
 def _check_structural_tag(spec: str, close_objects: bool) -> None:
-    """The schemas and expressions inside, each as if it stood alone."""
+    """Check each embedded schema and expression as a constraint of its own."""
 
     def check(kind: str, part: Any) -> None:
         if kind == "regex":
@@ -220,22 +220,24 @@ def _check_structural_tag(spec: str, close_objects: bool) -> None:
 
 
 def _check_regex(pattern: str) -> None:
-    """Its dot takes newlines, its \\s more than ASCII, its negated classes broken UTF-8, and it
-    ignores what asks for an end of the text anywhere else."""
+    """Refuse the parts of regular expressions that xgrammar reads differently from Python's `re`.
+
+    Its dot matches newlines, its \\s more than ASCII, and its negated classes invalid UTF-8. It
+    ignores anchors that are not at the start or end of the expression."""
     for found in re.finditer(r"\\.|\[\^|[.^$]", pattern, re.DOTALL):
         feature, position = found[0], found.start()
         at_an_end = (feature, position) in (("^", 0), ("$", len(pattern) - 1))
         if not at_an_end and (feature[0] != "\\" or feature[1] in "sSDWAZ"):
             raise ValueError(
                 f"regex {pattern!r} has {feature} at position {position}, which 'xgrammar' reads "
-                "otherwise than Python's re; use backend='native'"
+                "differently from Python's re; use backend='native'"
             )
 
 
 _ENFORCED = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
-    # With a length its strings take raw control characters and no escapes: text that is no JSON.
+    # With a length its strings accept raw control characters and no escapes, which is not JSON.
     "string": set(),
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
     "number": set(),
@@ -243,14 +245,12 @@ _ENFORCED = {
     "null": set(),
 }
 _PLAIN = {"title", "description", "default", "examples", "$schema", "$defs", "definitions"}
-_PLAIN |= {"propertyNames"}  # that are read say nothing
+_PLAIN |= {"propertyNames"}  # `check_syntax` accepts only those that restrict nothing
 
 
 def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
-    """Only keywords that it enforces, beside a single type; or a $ref, anyOf, enum or const alone.
-
-    What stands beside one of those is ignored, a type too.
-    """
+    """Accept only keywords that xgrammar enforces, with a single type; or $ref, anyOf, enum or
+    const alone, because it ignores all keywords beside one of those, also the type."""
     if isinstance(schema, bool):
         return
     keywords = set(schema) - _PLAIN
@@ -264,15 +264,15 @@ def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
         if isinstance(kind := schema.get("type", ""), str):
             keywords -= {"type"} | _ENFORCED.get(kind, set())
     if not PLAIN_REFERENCE.fullmatch(schema.get("$ref", "#")):
-        keywords.add("$ref")  # to a place that is not looked at below
+        keywords.add("$ref")  # its target is not checked below
     properties = schema.get("properties", {})
     if not set(schema.get("required", [])) <= properties.keys():
-        keywords.add("required")  # it enforces only those of properties
+        keywords.add("required")  # enforced only for names in `properties`
     if properties and schema.get("additionalProperties", not close_objects) is not False:
-        keywords.add("additionalProperties")  # a name of properties, written with escapes, is one
+        keywords.add("additionalProperties")  # it takes a known name written with escapes for one
     if keywords:
         raise ValueError(
-            f"{place}: {min(keywords)} is not surely enforced by 'xgrammar'; use backend='native'"
+            f"{place}: {min(keywords)} may not be enforced by 'xgrammar'; use backend='native'"
         )
     for key in ("properties", "$defs", "definitions"):
         for name, part in schema.get(key, {}).items():
@@ -294,6 +294,6 @@ def _is_said_by_values(schema: dict[str, Any]) -> bool:
 
 
 def _quoted(choice: str) -> str:
-    """A literal of its grammars; control characters must be escaped."""
+    """A literal in xgrammar's notation; control characters must be escaped."""
     escaped = choice.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

@@ -128,7 +128,7 @@ def test_what_is_no_format_is_refused_with_its_place(form: Any, message: str) ->
 ])  # fmt: skip
 def test_what_only_the_library_follows_says_so(form: Any, what: str) -> None:
     params = StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": form})
-    with pytest.raises(ValueError, match=f"{what} is followed by xgrammar only; run: pip install"):
+    with pytest.raises(ValueError, match=f"{what} is supported by xgrammar only; run: pip install"):
         check_constraint(StructuredOutputsConfig(backend="native"), params)
     check_constraint(StructuredOutputsConfig(), params)  # xgrammar is here
 
