@@ -6,11 +6,10 @@ ValueError that names the file, the entry, its value and what is allowed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeGuard
+from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf, read_gguf
@@ -26,12 +25,6 @@ from mini_vllm.model.config_rules import (
 )
 from mini_vllm.model.gguf import tokenizer as gguf_tokenizer
 
-ITEM_SIZES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
-}  # fmt: skip
-"""Bytes of one number of each type that a safetensors file may hold."""
-
 TOKENIZER = {
     "model": Rule(OBJECT.legal, "it must be an object with the tokenizer's vocabulary", True),
     "added_tokens": list_of(OBJECT, "objects").or_null(),
@@ -46,69 +39,6 @@ TOKENIZER_MODEL = {
     "continuing_subword_prefix": STRING.or_null(),
 }
 TOKENIZER_CONFIG = {"model_max_length": NUMBER.or_null()}
-
-
-def check_header(header: Any, file: Path) -> int:
-    """How many bytes the tensors of a safetensors file take, by its parsed header.
-
-        {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ...}
-
-    Raises ValueError that names the file, the tensor and the entry, unless every tensor is as
-    long as its shape says and begins where another ends.
-    """
-    if not isinstance(header, dict):
-        raise ValueError(
-            f"{file} is corrupt: its header is {show(header)}; it must be an object with an entry "
-            "for each tensor; download it again"
-        )
-    metadata = header.get("__metadata__", {})
-    if not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
-        raise ValueError(
-            f"{file} is corrupt: __metadata__ is {show(metadata)}; it must be an object of "
-            "strings; download it again"
-        )
-    spans = [
-        (*_check_tensor(file, name, entry), name)
-        for name, entry in header.items()
-        if name != "__metadata__"
-    ]
-    end = 0
-    for begin, next_end, name in sorted(spans):
-        if begin != end:
-            raise ValueError(
-                f"{file} is corrupt: data_offsets of {show(name)} begin at {begin}; the tensors "
-                f"before it end at {end}; download it again"
-            )
-        end = next_end
-    return end
-
-
-def _check_tensor(file: Path, name: str, value: Any) -> tuple[int, int]:
-    """First byte of a tensor and the one after its last, counted from the end of the header."""
-
-    def refuse(key: str, found: Any, allowed: str) -> ValueError:
-        return ValueError(
-            f"{file} is corrupt: {key} of {show(name)} is {show(found)}; it must be {allowed}; "
-            "download it again"
-        )
-
-    if not isinstance(value, dict):
-        raise refuse("the entry", value, "an object with dtype, shape and data_offsets")
-    dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
-        raise refuse("dtype", dtype, f"one of {', '.join(ITEM_SIZES)}")
-    if not _is_counts(shape):
-        raise refuse("shape", shape, "a list of integers of at least 0")
-    if not (_is_counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]):
-        raise refuse("data_offsets", offsets, "two byte counts [begin, end], begin first")
-    needed = math.prod(shape) * ITEM_SIZES[dtype]
-    if offsets[1] - offsets[0] != needed:
-        raise refuse("data_offsets", offsets, f"{needed} bytes apart for {shape} of {dtype}")
-    return offsets[0], offsets[1]
-
-
-def _is_counts(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(is_integer(item) and item >= 0 for item in value)
 
 
 def check_weight_map(weight_map: Any, index: Path) -> dict[str, str]:

@@ -274,7 +274,7 @@ def test_truncated_file(keep: int, checkpoint: Path) -> None:
     message = error_of(checkpoint)
     assert str(file) in message and f"the file has {len(content[:keep])}" in message
     if keep == -1:
-        assert f"its header describes {len(content)} bytes" in message
+        assert "file not fully covered" in message
 
 
 def test_corrupt_header(checkpoint: Path) -> None:
@@ -282,7 +282,8 @@ def test_corrupt_header(checkpoint: Path) -> None:
     content = bytearray(file.read_bytes())
     content[8] = ord("!")
     file.write_bytes(content)
-    assert f"{file} is corrupt: its header is not JSON" in error_of(checkpoint)
+    message = error_of(checkpoint)
+    assert str(file) in message and "invalid JSON in header" in message
 
 
 def test_index_that_names_an_absent_file(checkpoint: Path) -> None:
