@@ -26,7 +26,7 @@ from mini_vllm.core.scheduler_output import (
 
 
 class Schedules(Protocol):
-    """Decides who computes what, and takes in what came of it."""
+    """Plans steps, and takes in their results."""
 
     def has_requests(self) -> bool:
         """Whether there is anything to do, for a request or after one that has ended."""
@@ -40,11 +40,11 @@ class Schedules(Protocol):
     def update_from_output(
         self, plan: SchedulerOutput, result: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
-        """Take in what the forward pass of ``plan`` has brought; what clients are to be told."""
+        """Take in the result of the forward pass of ``plan``; returns the outputs for clients."""
 
 
 class Executes(Protocol):
-    """Has the model."""
+    """Runs the model."""
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         """Start the forward pass of a plan, and return at once."""
@@ -59,7 +59,7 @@ def step(scheduler: Schedules, executor: Executes) -> list[EngineCoreOutput]:
     1. If the scheduler has no requests, there is nothing to do: return ``[]``, and ask for nothing
        else.
     2. Let it make a plan, and start the plan's forward pass. A plan without tokens is started, too:
-       it tells the workers who has finished.
+       it reports finished requests to the workers.
     3. Masks of grammars are made while the forward pass runs, so after it was started. Sampling
        gets them.
     4. Wait for the result, and let the scheduler take it in.

@@ -1,4 +1,4 @@
-"""The waiting line: first come first served, or by priority.
+"""The waiting queue: first come first served, or by priority.
 
 Source: vllm/v1/core/sched/request_queue.py#L13-L208 (RequestQueue) @ v0.22.1
 """
@@ -21,13 +21,13 @@ class RequestQueue(Protocol):
         """Queue a request that has just arrived."""
 
     def peek_request(self) -> Request:
-        """The request whose turn it is; IndexError if the queue is empty."""
+        """The next request; IndexError if the queue is empty."""
 
     def pop_request(self) -> Request:
         """Take that request out; IndexError if the queue is empty."""
 
     def prepend_request(self, request: Request) -> None:
-        """Queue a request that had its turn already (it was preempted, or skipped)."""
+        """Put back a request that was taken out before (it was preempted, or skipped)."""
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
         """Prepend several, one after the other, so that the last of them comes first."""
@@ -50,7 +50,7 @@ class FCFSRequestQueue:
         self._queue: deque[Request] = deque()
 
     def add_request(self, request: Request) -> None:
-        """Go to the end of the line."""
+        """Append at the end."""
         # TODO 03.1
         raise NotImplementedError(
             "TODO 03.1: write FCFSRequestQueue.add_request in labs/03-scheduler/request_queue.py"
@@ -70,7 +70,7 @@ class FCFSRequestQueue:
         )
 
     def prepend_request(self, request: Request) -> None:
-        """Go to the front of the line: a preempted request has waited longest."""
+        """Put at the front: a preempted request has waited longest."""
         # TODO 03.1
         raise NotImplementedError(
             "TODO 03.1: write FCFSRequestQueue.prepend_request in labs/03-scheduler/request_queue.py"
@@ -103,8 +103,7 @@ class FCFSRequestQueue:
 class PriorityRequestQueue:
     """Smallest ``(priority, arrival_time, request_id)`` first: a heap.
 
-    There is no front of the line to be put back to: a preempted request waits where its
-    priority puts it.
+    A preempted request does not go back to the front: it waits where its priority puts it.
 
     Source: vllm/v1/core/sched/request_queue.py#L131-L198 (PriorityRequestQueue) @ v0.22.1
     """
@@ -149,7 +148,7 @@ class PriorityRequestQueue:
         )
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Rebuild the heap from those that stay."""
+        """Rebuild the heap from the other requests."""
         # TODO 03.1
         raise NotImplementedError(
             "TODO 03.1: write PriorityRequestQueue.remove_requests in labs/03-scheduler/request_queue.py"

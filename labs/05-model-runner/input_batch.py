@@ -79,7 +79,7 @@ def flatten_tokens(num_scheduled: NDArray[np.int32], num_computed: NDArray[np.in
 def rows_to_sample(
     flat: FlatBatch, seq_lens: NDArray[np.int32], num_tokens: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which requests get a token in this step, and whose hidden state decides it.
+    """Which requests get a token in this step, and which hidden state decides each.
 
     A request is sampled if the step computes its last known token. A chunk that ends inside a
     prompt is not: the token that follows is known already.
@@ -133,8 +133,8 @@ class InputBatch:
     ) -> int:
         """Give a request a row and fill it: tokens, counts, block table.
 
-        A request that was preempted comes back with its output, so the row holds both. What the
-        row's last owner has left in the block table is zeroed.
+        A request that was preempted comes back with its output, so the row holds both. Block ids
+        that an earlier request left in the row are zeroed.
 
         Args:
             state: what is known of the request; its lists are copied into the row.
@@ -188,8 +188,8 @@ class InputBatch:
     def remove_request(self, req_id: str) -> None:
         """Leave a hole (None) where the request was; one that has no row is ignored.
 
-        The arrays keep what they hold: no step reads a row without an owner, and the next owner
-        writes over it.
+        The arrays keep their contents: no step reads a row without a request, and the next request
+        overwrites it.
 
         Source: vllm/v1/worker/gpu_input_batch.py#L510-L564 (InputBatch.remove_request) @ v0.22.1
         """

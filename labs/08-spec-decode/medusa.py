@@ -87,8 +87,8 @@ class MedusaProposer:
         """Drafts of every request that got a token, by the first k heads; others are absent.
 
         They look at the hidden state that the newest token was sampled from: that of the last
-        token that stays (``step.num_valid``). Behind it lie those of rejected drafts, which
-        belong to a text that never was.
+        token that stays (``step.num_valid``). Behind it lie those of rejected drafts, which are not
+        part of the text.
 
         Source: vllm/v1/spec_decode/medusa.py#L37-L56 (MedusaProposer.propose) @ v0.22.1
         """

@@ -62,7 +62,7 @@ class SpecDecodingStats:
         return [count / max(self.num_drafts, 1) for count in self.num_accepted_tokens_per_pos]
 
     def report(self) -> str:
-        """A line for people: what was guessed, what was right, and how far right it went."""
+        """A line for people: drafts, accepted drafts, and acceptance by position."""
         rates = " ".join(f"{rate:.2f}" for rate in self.acceptance_rates)
         return (
             f"drafts      {self.num_accepted_tokens} of {self.num_draft_tokens} tokens accepted, "

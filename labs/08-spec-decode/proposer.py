@@ -95,7 +95,7 @@ class Proposer(Protocol):
     def propose(self, step: ProposerInput) -> dict[str, list[int]]:
         """Drafts by request id, at most ``num_speculative_tokens`` each.
 
-        Requests without a new token are absent, and so may be those without an idea.
+        Requests without a new token are absent, and so may be requests without a guess.
         """
 
     def draft_probs(self, request_id: str, num_drafts: int) -> Tensor | None:

@@ -11,8 +11,8 @@ For one draft x, drawn from q where the model itself would draw from p:
     accepted     0.3   0.3   0.1    = min(p, q); with probability 0.3 nothing is accepted
     residual      0     0    1.0    so all of that goes to C, and the sum is p
 
-Drafts are judged from the left, up to the first rejection. If all are accepted, the model has one
-token more to say, the bonus. So m drafts bring 1 to m + 1 tokens.
+Drafts are judged from the left, up to the first rejection. If all are accepted, the model adds one
+more token, the bonus. So m drafts bring 1 to m + 1 tokens.
 
 Shapes: B requests, N drafts of all of them one after another, V tokens, K the most drafts of one.
 
@@ -64,7 +64,7 @@ def rejection_greedy_sample(
     target_argmax: Tensor,
     bonus_token_ids: Tensor,
 ) -> Tensor:
-    """Keep drafts while they are what the target says itself, then its own token instead.
+    """Keep drafts as long as they are the target's own tokens, then take the target's token.
 
     ::
 

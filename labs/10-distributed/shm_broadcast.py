@@ -13,8 +13,9 @@
 A message is copied once, however many readers there are, and no lock is held: every flag has one
 process that sets it. The writer clears ``written`` before it touches a chunk and sets it last.
 
-No process spins. A reader without a message sleeps in a pipe, its bell; a byte means: look. The
-memory has no name in the file system, so there is nothing to leave behind, however a process ends.
+No process spins. A reader without a message sleeps on a pipe, its *bell*; a byte in it means that
+there may be a message. The memory has no name in the file system, so there is nothing to leave
+behind, however a process ends.
 
 Source: vllm/distributed/device_communicators/shm_broadcast.py#L209-L344 (ShmRingBuffer) @ v0.22.1
 """
@@ -38,7 +39,7 @@ MORE = 1 << 31
 FIRST = 1 << 30
 """In a header: a message begins here."""
 WRITER_NAP = 0.0005
-"""Seconds between two looks of a writer who waits for a slow reader."""
+"""Seconds between two looks of a writer that waits for a slow reader."""
 _FENCE = threading.Lock()
 
 
@@ -175,13 +176,14 @@ class Handle:
 
 
 class MessageQueue:
-    """A queue with one writer and ``n_reader`` readers, each of whom gets every message.
+    """A queue with one writer and ``n_reader`` readers, each of which gets every message.
 
     A message of more than one chunk takes several, one after another.
 
     Args:
-        n_reader: who will read; all must keep reading, or the ring fills and the writer waits.
-        max_chunk_bytes, max_chunks: the ring's size. Memory is taken as it is written to.
+        n_reader: how many readers there are; all must keep reading, or the ring fills and the
+        writer waits. max_chunk_bytes, max_chunks: the ring's size. Memory is taken as it is written
+        to.
 
     Example::
 
@@ -268,7 +270,7 @@ class MessageQueue:
             try:
                 os.write(rope, b"\0")
             except BlockingIOError:
-                pass  # so many are in the pipe already that the reader will look anyway
+                pass  # the pipe is full of bytes, so the reader will look anyway
             except BrokenPipeError:
                 pass  # the reader is gone; the process that started it will notice
 

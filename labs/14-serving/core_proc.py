@@ -91,9 +91,9 @@ class EngineCoreProc:
         self.output_queue = output_queue
         self.shutdown_state = ShutdownState.RUNNING
         self.deadline = float("inf")
-        """On the monotonic clock, for those who still run when a shutdown was asked for."""
+        """On the monotonic clock, for requests that still run when a shutdown is requested."""
         self._pauses: list[tuple[Future[None], bool]] = []
-        """Those that wait until no request runs, and whether each wants the cache cleared then."""
+        """Pauses that wait until no request runs, and whether each clears the cache then."""
 
     def run_busy_loop(self) -> None:
         """Take messages, step, and so on, until a shutdown is complete.
@@ -121,7 +121,8 @@ class EngineCoreProc:
         )
 
     def _abort_all(self) -> None:
-        """End all requests, tell them, and let go of the blocks that are held for other engines."""
+        """Abort all requests, send their outputs, and free the blocks that are held for other
+        engines."""
         self._send_aborted(self.core.abort_requests(list(self.core.scheduler.requests)))
         self.core.release_held()
 
@@ -200,7 +201,7 @@ class EngineCoreProc:
         self._send_outputs(self.core.step())
 
     def _has_work(self) -> bool:
-        """Whether a step would do anything: plan tokens, or tell the worker who has finished.
+        """Whether a step would do anything: plan tokens, or report finished requests to the worker.
 
         Source: vllm/v1/engine/core.py#L1181-L1187 (EngineCoreProc.has_work) @ v0.22.1
         """
@@ -214,19 +215,20 @@ class EngineCoreProc:
     # ------------------------------------------------------------------ pausing
 
     def pause_generation(self, mode: str, clear_cache: bool) -> Future[None]:
-        """Stop handing out tokens, to change something under the engine's feet.
+        """Stop handing out tokens, so that something can be changed, such as the weights.
 
         Args:
             mode: "abort" ends all requests now; "wait" lets those that run come to their end;
-                "keep" holds all requests where they are. New requests queue in each case, and with
-                "wait" those, too, that have lost their blocks to others or to an earlier "keep".
-            clear_cache: forget cached KV when the engine is idle; with "keep" at once, and those
-                who are held compute theirs anew when they go on.
+                "keep" holds all requests where they are. New requests queue in each case. With
+                "wait" so do requests that were preempted, or that lost their blocks to an earlier
+                "keep".
+            clear_cache: forget cached KV when the engine is idle; with "keep" at once, and the held
+                requests compute their KV anew when they go on.
 
         Returns:
             Done when nothing runs any more; with "keep", at once. It fails if
-            :meth:`resume_generation` comes before: the caller would take a busy engine for an
-            idle one. A "keep" that comes before lets it wait on.
+            :meth:`resume_generation` comes before: otherwise the caller would take a busy engine
+            for an idle one. If a "keep" comes before, it waits on.
 
         Source: vllm/v1/engine/core.py#L1571-L1618 (EngineCoreProc.pause_scheduler) @ v0.22.1
         """
@@ -263,7 +265,7 @@ class EngineCoreProc:
         return bool(self.core.scheduler.pause_state != PauseState.UNPAUSED)
 
     def _call_when_idle(self) -> None:
-        """Tell those who wait for a pause; not while another one holds requests in their middle."""
+        """Complete the pauses that wait; not while a "keep" holds unfinished requests."""
         scheduler = self.core.scheduler
         if scheduler.pause_state == PauseState.PAUSED_ALL and scheduler.requests:
             return
@@ -296,9 +298,9 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
 
     Source: vllm/v1/engine/core.py#L1092-L1178 (EngineCoreProc.run_engine_core) @ v0.22.1
     """
-    # Ctrl-C, `timeout` and a shell's kill reach every process of a group, and systemd every one of
-    # a service. Only the front end decides what they mean, which may be to let requests end: the
-    # engine leaves its group, does not hear SIGTERM, and takes SHUTDOWN as a message.
+    # Ctrl-C, `timeout` and a shell's kill signal every process of a group, and systemd every one of
+    # a service. Only the front end decides what they mean, which may be to let requests end. So the
+    # engine leaves its group, ignores SIGTERM, and takes SHUTDOWN as a message.
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
@@ -323,7 +325,7 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
     dying = threading.Lock()
 
     def die(text: str) -> NoReturn:
-        dying.acquire()  # the loop and who watches the workers may both get here; one is enough
+        dying.acquire()  # the loop and the failure callback may both get here; one is enough
         output_queue.put((MessageKind.DEAD, f"the engine has died: {text}"))
         _say_last_words(output_queue, writer)
         os._exit(1)

@@ -43,7 +43,7 @@ class Leases:
         self.leases: dict[str, Lease] = {}
         """By request."""
         self.released: set[str] = set()
-        """Requests whose blocks their reader does not need any more."""
+        """Requests whose blocks the reading engine does not need any more."""
         self._lock = threading.Lock()
 
     def update(
@@ -57,7 +57,7 @@ class Leases:
         Args:
             promised: those that run, with the lease's name and their blocks so far.
             kept: those that have ended and keep their blocks.
-            dropped: those whose blocks may be another's from this step on.
+            dropped: requests whose blocks may go to another request from this step on.
         """
         with self._lock:
             for request_id, (name, block_ids) in promised.items():
@@ -87,8 +87,8 @@ class Leases:
         already.
 
         Raises:
-            ValueError: for a question that does not fit. Its text goes to the asker, so
-                it never says a lease's name: that would be the key, given to a stranger.
+            ValueError: for a question that does not fit. Its text goes to the engine that asks, so
+                it never says a lease's name: the name is the key.
         """
         # TODO 15.13
         raise NotImplementedError(

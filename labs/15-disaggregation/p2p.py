@@ -8,9 +8,9 @@
                                       ◄── READ ──────  fetches beside other steps
     lets go                           ◄── DONE ──────  runs
 
-The decode engine pulls, because it knows its free space. A peer may be dead, stopped or slow: one
-cannot tell which. So every wait has an end, on both sides: the engine that fetches gives up after
-``transfer_timeout_s``, the one that holds after ``kv_lease_duration``.
+The decode engine pulls, because it knows its free space. A peer may be dead, stopped or slow, and
+the other side cannot tell which. So every wait has an end, on both sides: the engine that fetches
+gives up after ``transfer_timeout_s``, the one that holds after ``kv_lease_duration``.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L66-L674
 (NixlConnectorScheduler) @ v0.22.1
@@ -66,9 +66,9 @@ class P2pMetadata(KVConnectorMetadata):
     promised: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     """By request, that others may ask for once it has ended: its lease, and its blocks so far."""
     kept: set[str] = field(default_factory=set)
-    """Of those, who has ended and keeps its blocks."""
+    """Of those, requests that have ended and keep their blocks."""
     dropped: set[str] = field(default_factory=set)
-    """Of those, who has ended otherwise."""
+    """Of those, requests that have ended otherwise."""
 
 
 @dataclass(slots=True)
@@ -302,7 +302,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         )
 
     def _tell_done(self, source: RemotePrefill) -> None:
-        """This will not be fetched (any more)."""
+        """Tell the holder that its blocks will not be fetched (any more)."""
         if self.client is not None:
             self.client.tell(source.host, source.port, self._question("done", source, []))
 

@@ -1,4 +1,4 @@
-"""What a scheduler does about KV that is on its way: pure bookkeeping on requests and block tables.
+"""How a scheduler handles KV that is on its way: pure bookkeeping on requests and block tables.
 
 ::
 
@@ -102,7 +102,7 @@ class RemoteKVCacheManager(KVCacheManager):
 
     @contextmanager
     def kept(self, request: Request) -> Iterator[None]:
-        """Whatever frees the request inside leaves it its blocks."""
+        """Inside, code that frees the request leaves it its blocks."""
         request_id = request.request_id
         table = self.req_to_blocks.pop(request_id, None)
         num_cached = self.num_cached_blocks.pop(request_id, 0)
@@ -114,13 +114,13 @@ class RemoteKVCacheManager(KVCacheManager):
 
 @dataclass(slots=True)
 class TransferState:
-    """Which transfers touch blocks, and whose.
+    """Which transfers use the blocks of which requests.
 
     Attributes:
         loading: requests whose blocks are being written; they hold them and compute nothing.
-        arrived: those of them whose transfer is over, and whose turn has not come since.
-        failed: those of the arrived of which some blocks did not arrive.
-        held: ended requests whose blocks are still needed, and by which transfers: "recv" and
+        arrived: those of them whose transfer is over, and which were not admitted since. failed:
+        those of the arrived of which some blocks did not arrive. held: ended requests whose blocks
+        are still needed, and by which transfers: "recv" and
             "send".
     """
 

@@ -71,21 +71,22 @@ class RemoteKVScheduler(Scheduler):
         self.recompute_kv_load_failures = kv_load_failure_policy == "recompute"
         self.transfers = TransferState()
         self.passed_over: list[Request] = []
-        """Requests that this pass has left waiting, in its order: skipped, or loading now."""
+        """Requests that this pass has left waiting, in the order of the pass: skipped, or loading
+        now."""
         self.unfinished_prompts: set[Request] = set()
-        """Those who load, or have begun, and still have tokens of their prompt to compute."""
+        """Requests that load, or have begun, and still have tokens of their prompt to compute."""
         self.external_cache_stats = PrefixCacheStats()
         self.has_started_loads = False
         self.num_ahead = 0
         """Slots for drafts that the request gets which is being admitted."""
         self.rewound: dict[str, int] = {}
-        """Tokens of requests that the worker has computed ahead of, for the next plan."""
+        """Tokens of requests for which the worker has sampled too much; for the next plan."""
         self.last_rewinds: dict[str, int] = {}
         """Sound tokens of requests that the last step's report has sent back."""
         self.failed_loads: dict[str, str] = {}
         """Reasons of requests that this step's lost KV ends."""
         self.kv_transfer_params: dict[str, dict[str, Any]] = {}
-        """What callers of ended requests are told, until their last output takes it along."""
+        """What callers of ended requests are told, until the last output carries it to them."""
 
     @property
     def offers(self) -> dict[str, Offer]:
@@ -106,7 +107,8 @@ class RemoteKVScheduler(Scheduler):
     # ------------------------------------------------------------------ requests in and out
 
     def add_request(self, request: Request) -> None:
-        """See :meth:`Scheduler.add_request`. An id is in use, too, while blocks of it are."""
+        """See :meth:`Scheduler.add_request`. An id also stays in use while a transfer needs its
+        blocks."""
         if request.request_id in self.transfers.held:
             raise ValueError(
                 f"request id {request.request_id!r} is in use: the blocks of the request that had "
@@ -115,7 +117,7 @@ class RemoteKVScheduler(Scheduler):
         super().add_request(request)
 
     def _free_request(self, request: Request) -> None:
-        """Let go of what an ended request holds; of its blocks when no transfer touches them.
+        """Release what an ended request holds; its blocks only when no transfer uses them.
 
         Source: vllm/v1/core/sched/scheduler.py#L1842-L1864 (Scheduler._free_request) @ v0.22.1
         """
@@ -136,7 +138,7 @@ class RemoteKVScheduler(Scheduler):
         self.transfers.held[request.request_id] = (request, pending)
 
     def release_held(self) -> None:
-        """Free what transfers hold, for the engine ends."""
+        """Free the blocks that transfers hold: the engine ends."""
         for request, _ in self.transfers.held.values():
             self.kv_cache_manager.free(request)
         self.transfers.held.clear()
@@ -148,10 +150,10 @@ class RemoteKVScheduler(Scheduler):
     # ------------------------------------------------------------------ admission
 
     def _schedule_waiting(self, step: StepPlan) -> None:
-        """See :meth:`Scheduler._schedule_waiting`. Those who wait for their KV stay in its order.
+        """See :meth:`Scheduler._schedule_waiting`. Requests that wait for KV keep their order.
 
-        They have been admitted as far as they can be: they hold blocks, and nothing is computed.
-        So they take neither budget nor a place among the running.
+        They are admitted as far as they can be: they hold blocks, and nothing is computed. So they
+        take neither budget nor a place in ``running``.
         """
         self.offers.clear()
         self.passed_over, self.has_started_loads = [], False
@@ -164,14 +166,15 @@ class RemoteKVScheduler(Scheduler):
             self._break_deadlock(step)
 
     def _next_queue(self) -> RequestQueue | None:
-        """See :meth:`Scheduler._next_queue`. With a queue for holders alone, they come first, under
-        "priority", too: none of them stands behind a request that waits for its blocks."""
+        """See :meth:`Scheduler._next_queue`. If requests that hold blocks have a queue of their
+        own, it comes first, also under "priority": none of them stands behind a request that waits
+        for blocks."""
         if self.rules.skipped_keep_their_queue:
             return self.skipped_waiting or self.waiting or None
         return super()._next_queue()
 
     def _stays_apart(self, request: Request) -> bool:
-        """Also if its load has failed and it could not begin another: its turn has not passed."""
+        """A request also stays if its load has failed and this pass has not reached it."""
         return super()._stays_apart(request) or request not in self.passed_over
 
     def _may_admit(self, request: Request) -> bool:
@@ -340,16 +343,16 @@ class RemoteKVScheduler(Scheduler):
     # ------------------------------------------------------------------ progress
 
     def _break_deadlock(self, step: StepPlan) -> None:
-        """Nothing runs and nothing can be admitted in order: let those run who hold blocks.
+        """Nothing runs and nothing can be admitted in order: let requests run that hold blocks.
 
         ::
 
             head A   holds nothing, needs 10 blocks      |  9 are free
             then B   its KV has arrived, holds 12        |  runs, ends, and frees them
 
-        Upstream stops at A, in this step and in all that follow. Here B goes first, but only when
-        otherwise none would. If not even a holder fits, because several hold parts of the pool,
-        the last of them lets go of its blocks and starts anew.
+        Upstream stops at A, in this step and in all that follow. Here B runs first, but only if no
+        request would run otherwise. If not even a holder fits, because several hold parts of the
+        pool, the last of them gives up its blocks and starts anew.
         """
         holders = [request for request in self._all_waiting() if self._is_ready_holder(request)]
         for request in holders:
@@ -390,7 +393,7 @@ class RemoteKVScheduler(Scheduler):
     # ------------------------------------------------------------------ after the forward pass
 
     def loads_done(self, output: SchedulerOutput, invalid: set[int]) -> set[str]:
-        """Hear of blocks that did not arrive, before any token of the step is taken in.
+        """Handle blocks that did not arrive, before any token of the step is taken in.
 
         Returns:
             The running requests that computed over them: their tokens are thrown away.
@@ -423,9 +426,11 @@ class RemoteKVScheduler(Scheduler):
         return find_rewinds(requests, invalid, tables, scheduled, manager.block_size)
 
     def _rewind(self, request: Request, num_sound_tokens: int) -> None:
-        """Go back to the tokens whose KV is sound. What lies behind must not be found any more.
+        """Go back to the tokens whose KV is sound. The blocks behind them must not be found any
+        more.
 
-        Upstream leaves it findable: until it is computed again, others read what was never there.
+        Upstream leaves them findable: until they are computed again, other requests read missing
+        KV.
         """
         self.kv_cache_manager.uncache_blocks(request, num_sound_tokens)
         request.num_computed_tokens = num_sound_tokens
@@ -464,12 +469,13 @@ class RemoteKVScheduler(Scheduler):
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
-        """See :meth:`Scheduler.update_draft_token_ids`; nothing follows a token thrown away."""
+        """See :meth:`Scheduler.update_draft_token_ids`; a token that was thrown away has no
+        drafts."""
         sound = {i: drafts for i, drafts in draft_token_ids.items() if i not in self.rewound}
         super().update_draft_token_ids(sound)
 
     def _hear(self, report: KVConnectorOutput) -> None:
-        """Take in which transfers are over."""
+        """Record which transfers are over, and free the blocks that no transfer needs any more."""
         self.connector.update_connector_output(report)
         for kind, ids in (("recv", report.finished_recving), ("send", report.finished_sending)):
             for request in transfers_over(self.transfers, ids, kind) if ids else ():
@@ -516,6 +522,6 @@ class TransferReports(SchedulerExtension):
         return report or KVConnectorOutput()
 
     def reset(self) -> None:
-        """The scheduler starts anew, and no transfer may touch what was its."""
+        """The scheduler starts anew, and no transfer may use its former blocks."""
         self.report = None
         self.connector.reset()

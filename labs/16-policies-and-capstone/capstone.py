@@ -8,7 +8,7 @@ long for all requests that make tokens::
     V1     | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
                                                    d: the next token of an answer
 
-``limits`` says how much a step may take, ``schedule`` who comes first in it.
+``limits`` says how much a step may take, ``schedule`` which requests come first in it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Policies of a whole fleet: which machine computes a prompt, which one answers, what is kept.
 
-A scheduler decides for one machine. A fleet has several of two kinds, and a router at its door
+A scheduler decides for one machine. A fleet has several machines of two kinds, and its router
 decides for each request before any scheduler sees it::
 
     request ──► policy ──► prefill machine ──KV──► decode machine ──► tokens
                    └─────────── local: no trip ───────────▲
                               a shared tier keeps KV of prompts for all of them
 
-It knows what a router can know: how much each machine has to do, and how much of this prompt each
-has in its cache. It does not know how long an answer will be.
+The policy knows what a router can know: how much each machine has to do, and how much of this
+prompt each has in its cache. It does not know how long an answer will be.
 
 Source: vllm/v1/kv_offload/cpu/manager.py#L97-L111 (CPUOffloadingManager.lookup) @ v0.22.1
 """
@@ -55,7 +55,7 @@ class Prices:
 
 
 class Job(NamedTuple):
-    """A request, as far as it is known at the door."""
+    """A request, as far as the router knows it."""
 
     prompt_len: int
     ttft: float
@@ -80,7 +80,7 @@ class View(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Who does what, as indices into the lists that the policy was given."""
+    """Which machines serve a request, as indices into the lists that the policy was given."""
 
     prefill: int | None
     """None: local. The decode machine computes the prompt itself."""
@@ -108,8 +108,8 @@ class SecondUse:
     def worth_keeping(self, keys: Sequence[int]) -> list[int]:
         """Note one use of each block of a prompt, key by key.
 
-        A key that is used becomes the youngest. If the book then has more than ``capacity`` keys,
-        the oldest is forgotten at once, before the next key's turn, and would begin again at 1.
+        A key that is used becomes the youngest. If then more than ``capacity`` keys are remembered,
+        the oldest is forgotten at once, before the next key is noted, and would begin again at 1.
 
         Returns:
             Those keys that have now been used ``threshold`` times or more, in their order.
@@ -169,7 +169,7 @@ class FleetPolicy:
         self.second_use = SecondUse()
 
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
-        """Who serves the request.
+        """Choose the machines that serve a request.
 
         Args:
             prefill: machines that only compute prompts; may be empty.
@@ -229,7 +229,8 @@ class LeastLoaded(FleetPolicy):
 
 
 class PrefixGreedy(FleetPolicy):
-    """The machine that knows most of the prompt; a popular one always goes to the same machine."""
+    """The machine that has most of the prompt cached; a popular prompt always goes to the same
+    machine."""
 
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
         known = [(-view.cached_tokens, view.queued_seconds) for view in prefill]

@@ -122,8 +122,8 @@ class GroupManager:
         """Give back the blocks of which no later token reads a token, the newest first.
 
         The null block takes their places, so a table keeps its length. They keep their hashes, so a
-        later request may find them. What stands before a null block went earlier, so a call costs
-        the blocks that go, however long the table is.
+        later request may find them. The blocks before a null block were given back earlier, so a
+        call costs the blocks that it gives back, however long the table is.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L420-L461
         (SingleTypeKVCacheManager.remove_skipped_blocks) @ v0.22.1
@@ -367,10 +367,10 @@ class StateManager(GroupManager):
         num_computed_tokens: int,
         at_most_peak: bool = False,
     ) -> int:
-        """As of every kind, but a state that became findable in this very step (``published``) is
-        not computed yet: a request that hits it gets more wanted blocks than the pool has, so it
+        """See the base class. But a state that became findable in this very step (``published``) is
+        not computed yet: for a request that hits it the result is more than the pool has, so it
         waits. In mode "align" a request wants one new block if its table must grow, however far,
-        and its hits as far as they are free.
+        and one for each hit that is free.
         """
         # TODO 18.7
         raise NotImplementedError(
@@ -379,9 +379,9 @@ class StateManager(GroupManager):
         )
 
     def release_skipped(self, request_id: str, num_computed_tokens: int) -> None:
-        """As of every kind; then the block from which the running state was copied
+        """See the base class. Then give back the block from which the running state was copied
         (``last_state``), if it is still held and the state of all computed tokens lies in a later
-        one. It goes no sooner, for that copy is made at the begin of the step after.
+        one. Not sooner, because the copy is made at the beginning of the step after.
         """
         # TODO 18.7
         raise NotImplementedError(
@@ -392,7 +392,7 @@ class StateManager(GroupManager):
     def add_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """In mode "align": extend a table to ``num_tokens`` tokens by null blocks, and one new
         block at its end, for there is one state. Note where it was before (``last_state``). A
-        table that is long enough stays as it is. In the other modes as of every kind.
+        table that is long enough stays as it is. In the other modes see the base class.
 
         A call costs what it appends, however long the table is.
 

@@ -44,8 +44,8 @@ class GroupedBlocks(KVCacheBlocks):
 class HybridKVCacheManager(KVCacheManager):
     """A :class:`~mini_vllm.core.kv_cache_manager.KVCacheManager` for several groups of layers.
 
-    One thing is other than there: ``None`` from :meth:`allocate_slots` no longer means that nothing
-    has changed. Blocks that no later token reads are given back first, whatever the answer.
+    One thing differs: ``None`` from :meth:`allocate_slots` no longer means that nothing has
+    changed. Blocks that no later token reads are given back first, whatever the result.
 
     Args:
         groups: what each group of layers remembers.
@@ -315,11 +315,11 @@ class GroupSteps(SchedulerExtension):
     def limit_tokens(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Let a step end where a state can be kept: at a block's end.
 
-        The chunks of a prompt are cut back to whole blocks, if need be to 0 tokens. Of the last
-        whole block of all tokens (``request.num_tokens``) the chunk ends with it, and the rest
-        follows in a step of its own. Nothing is cut without states that are kept, or when all that
-        is known of the request has been computed: then it decodes. What is known is the prompt, and
-        after a preemption all tokens but the newest.
+        The chunks of a prompt are cut back to whole blocks, if need be to 0 tokens. A chunk that
+        goes beyond the last whole block of all tokens (``request.num_tokens``) ends with that
+        block, and the rest follows in a step of its own. Nothing is cut without states that are
+        kept, or when all that is known of the request has been computed: then it decodes. What is
+        known is the prompt, and after a preemption all tokens but the newest.
 
         Source: vllm/v1/core/sched/scheduler.py#L279-L327 (Scheduler._mamba_block_aligned_split)
         @ v0.22.1

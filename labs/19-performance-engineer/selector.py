@@ -1,5 +1,5 @@
-"""Which attention backend a step uses: the first that its platform offers and nothing speaks
-against; and where there is none, every reason why not.
+"""Which attention backend a step uses: the first of those that its platform offers that can do the
+work; if none can, every reason why not.
 
 Source: vllm/v1/attention/selector.py#L52-L136 (get_attn_backend) @ v0.22.1.
 """

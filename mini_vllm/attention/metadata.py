@@ -120,7 +120,7 @@ class StateMetadata:
         """The states `[R, ...]` before this step, copied out of `states` `[blocks, ...]`; with
         `rows` those of some requests only."""
         found = states[self.block_ids[rows]]
-        found[self.is_new[rows]] = 0  # not times 0: a stranger's NaN would stay
+        found[self.is_new[rows]] = 0  # not times 0: NaN of an earlier request would stay
         return found
 
     def store(self, states: Tensor, values: Tensor, rows: slice = slice(None)) -> None:

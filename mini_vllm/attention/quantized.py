@@ -87,8 +87,8 @@ def quantize_kv(x: Tensor, form: CacheFormat, scale: float = 1.0) -> Tensor:
     even (upstream at the pin cuts the fraction off), fp8 by the cast. The range is -`form.largest`
     to `form.largest`: int8's -128 is left out. With `per_token_head` the scale is the head's own
     (see `token_head_scales`), and its four bytes follow the numbers; otherwise `scale` is used. NaN
-    becomes 0 and an infinity LARGE, of its sign, before anything else: what lies in a page must
-    never spoil its next owner. `x` stays as it is.
+    becomes 0 and an infinity LARGE, of its sign, before anything else: numbers in a page must never
+    break the next request that gets it. `x` stays as it is.
 
     Source: vllm/v1/attention/ops/triton_reshape_and_cache_flash.py#L139-L236
     (_reshape_cache_per_token_head) @ v0.22.1.
@@ -121,8 +121,8 @@ def dequantize_kv(
 class QuantizedKV(nn.Module):
     """The `AttentionBackend` of one layer whose cache holds bytes; `inner` does the arithmetic.
 
-    The buffers `k_scale` and `v_scale` may be filled from a checkpoint. A missing one is the
-    other's, and 1 if both are.
+    The buffers `k_scale` and `v_scale` may be filled from a checkpoint. If one is missing, the
+    other one is used for both; if both are, 1.
     """
 
     k_scale: Tensor

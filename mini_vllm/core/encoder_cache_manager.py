@@ -1,9 +1,9 @@
-"""Which images' embeddings are kept, and who still needs them.
+"""Which images' embeddings are kept, and which requests still need them.
 
 The encoder computes a whole image at once, but the decoder may take it in several steps, and the
 next request may bring the same image. So embeddings are kept, by the hash of the image::
 
-    cached      {"cat": {"r0", "r2"}, "dog": set(), "owl": {"r1"}}    hash -> who needs it
+    cached      {"cat": {"r0", "r2"}, "dog": set(), "owl": {"r1"}}    hash -> requests that need it
     freeable    {"dog": 7}                                            not needed, oldest first
     room        num_free_slots: empty         num_freeable_slots: empty, or empty after evictions
 
@@ -22,7 +22,7 @@ from mini_vllm.request import Request
 
 
 class EncoderCacheManager:
-    """Counts the rows of encoder output that are kept, and by whom they are needed.
+    """Counts the rows of encoder output that are kept, and tracks which requests need them.
 
     Args:
         cache_size: rows that the worker may keep.
@@ -30,9 +30,9 @@ class EncoderCacheManager:
     Attributes:
         num_free_slots: rows that are empty.
         num_freeable_slots: rows that are empty, or hold images that no request needs.
-        cached: who needs each image, by its hash; an empty set: no request, but it is still there.
-        freeable: hash and rows of the images that no request needs, oldest first.
-        freed: hashes that were evicted and of which the worker has not heard.
+        cached: the requests that need each image, by its hash; an empty set: none, but it is still
+        there. freeable: hash and rows of the images that no request needs, oldest first. freed:
+        hashes that were evicted and not yet reported to the worker.
     """
 
     def __init__(self, cache_size: int) -> None:
@@ -115,9 +115,9 @@ class EncoderCacheManager:
     def free_encoder_input(self, request: Request, input_id: int) -> None:
         """``request`` no longer needs one of its images.
 
-        The last one to say so makes the image the youngest of ``freeable``. It stays cached, for
-        the next request that brings it; its rows count as room that an eviction can make. Asking
-        again, or for an image that is not cached, changes nothing.
+        Once its last request has released it, the image becomes the newest entry of ``freeable``.
+        It stays cached, for the next request that brings it; its rows count as room that an
+        eviction can make. Asking again, or for an image that is not cached, changes nothing.
 
         Source: vllm/v1/core/encoder_cache_manager.py#L221-L240
         (EncoderCacheManager.free_encoder_input) @ v0.22.1

@@ -1,4 +1,4 @@
-"""The encoder's say in scheduling: which images a step encodes, and how far it may compute.
+"""The encoder's part in scheduling: which images a step encodes, and how far it may compute.
 
 To the KV cache and the token budget an image is just tokens. But its tokens can be computed only
 once its embeddings are there, and those come whole::
@@ -198,11 +198,11 @@ class EncoderInputs(SchedulerExtension):
                 self.manager.check_and_update_cache(request, index)
 
     def preempted(self, request: Request, was_in_plan: bool) -> None:
-        """The request needs no image until it comes back; what it was to encode, others may need.
+        """Release the images of the request; another request may need those that it was to encode.
 
         Under "priority" a victim may have been planned in this very step, and its embeddings count
-        as cached already. Other requests may have found them. Upstream lets them stand, and the
-        worker looks in vain.
+        as cached already. Other requests may have found them. Upstream keeps these entries, though
+        the worker never gets the embeddings.
 
         Source: vllm/v1/core/sched/scheduler.py#L929-L949 (Scheduler._preempt_request) @ v0.22.1
         """
@@ -219,15 +219,16 @@ class EncoderInputs(SchedulerExtension):
         if not others:
             self.manager.drop(request, input_id)
             return
-        heir = self.requests[others[0]]
-        index = [feature.identifier for feature in heir.mm_features].index(mm_hash)
-        self.planned.setdefault(heir.request_id, []).append(index)
+        other = self.requests[others[0]]
+        index = [feature.identifier for feature in other.mm_features].index(mm_hash)
+        self.planned.setdefault(other.request_id, []).append(index)
         self.budget -= request.get_num_encoder_embeds(input_id)
 
     def batch_inputs(self, output: SchedulerOutput) -> dict[str, Any]:
         """The plan is complete: write it down, and begin the next step's budget.
 
-        Who asked and got no blocks needs nothing: it asks again when its turn comes.
+        A request that asked for images and got no blocks releases them: it asks again in a later
+        step.
         """
         for ask in self._asks.values():
             self.manager.free(ask.request)

@@ -19,7 +19,7 @@ from mini_vllm.request import Request
 
 
 class PlacesEncoderCacheManager(EncoderCacheManager):
-    """An encoder cache that lets go of a request's image with the last place that needs it.
+    """An encoder cache that releases a request's image once its last place is computed.
 
     Attributes:
         places: indices of the images that each request needs, by its id.
@@ -42,7 +42,7 @@ class PlacesEncoderCacheManager(EncoderCacheManager):
         self.places.setdefault(request.request_id, set()).add(input_id)
 
     def free_encoder_input(self, request: Request, input_id: int) -> None:
-        """See the base class; only the last of several places with the same image lets go of it."""
+        """See the base class; only the last of several places with the same image releases it."""
         places = self.get_cached_input_ids(request)
         if input_id not in places:
             return

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class SchedulerExtension:
-    """A feature's say in scheduling; override what it needs, the rest changes nothing.
+    """Hooks through which a feature takes part in scheduling. Override those that it needs; the
+    others change nothing.
 
     The methods stand in the order in which one step calls them::
 
@@ -75,8 +76,8 @@ class SchedulerExtension:
     ) -> RequestFailure | str | RequestStatus | None:
         """Tokens that the stop rules have let pass; they may have ended the request.
 
-        A FINISHED status ends it with that, anything else with an error. A text alone is the
-        engine's fault; a :class:`~mini_vllm.errors.RequestFailure` says whose it is.
+        A FINISHED status ends it with that, anything else with an error. A plain text means that
+        the engine is at fault; a :class:`~mini_vllm.errors.RequestFailure` says which side is.
         """
         return None
 
@@ -88,17 +89,17 @@ class SchedulerExtension:
         """A request has finished and its blocks are free."""
 
     def reset(self) -> None:
-        """Forget all requests: the scheduler starts anew, and those that go on are added again.
+        """Forget all requests: the scheduler starts anew, and unfinished requests are added again.
 
         They may have output by then; see :mod:`~mini_vllm.core.restart`.
         """
 
 
 def overriding(extensions: Sequence[SchedulerExtension], hook: str) -> list[SchedulerExtension]:
-    """Those of the extensions that have something to say at a hook, in order.
+    """The extensions that override a hook, in order.
 
-    A step calls some hooks once for each request. Asked of an extension that leaves the method as
-    it is, the call changes nothing and costs as much as one that does.
+    A step calls some hooks once for each request. For an extension that does not override the
+    method, a call changes nothing but costs as much.
     """
     default = getattr(SchedulerExtension, hook)
     return [e for e in extensions if getattr(getattr(e, hook), "__func__", None) is not default]

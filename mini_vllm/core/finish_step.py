@@ -2,7 +2,8 @@
 
 The engine, the simulator and the trace runner all end their steps here. The order matters: a
 request whose images or KV did not arrive must not get the token that was sampled for it, a failed
-one must be gone before the stop rules are asked, and drafts are guessed for those who go on.
+one must be gone before the stop rules are asked, and drafts are stored only for requests that go
+on.
 
 Source: vllm/v1/core/sched/scheduler.py#L1283-L1592 (Scheduler.update_from_output) @ v0.22.1
 """

@@ -1,4 +1,4 @@
-"""What must hold of a scheduler between two calls: tests ask after each step."""
+"""Invariants of a scheduler between two calls; tests check them after each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mini_vllm.request import Request, RequestStatus
 
 
 class Integrity:
-    """The part of the scheduler that checks itself."""
+    """The part of the scheduler that checks its invariants."""
 
     scheduler_config: SchedulerConfig
     cache_config: CacheConfig

@@ -1,4 +1,4 @@
-"""What a profile's rules change in the scheduler, in one place beside it.
+"""The parts of the scheduler that depend on a profile's rules.
 
 The scheduler, its queues and its block pool are those of the pin; see
 :mod:`mini_vllm.config.profiles` for the rules themselves.
@@ -46,7 +46,8 @@ class ProfileRules:
 
     scheduler_config: SchedulerConfig
     rules = SchedulerRules()
-    """What the profile decides otherwise than the pin. Kept: a step asks for each request."""
+    """Where the profile differs from the pin. Kept here because a step reads it for each
+    request."""
     long_prefill_cap: int
     """Most tokens that one request gets in this step; 0: as many as the budget has. Set once a
     step."""

@@ -1,4 +1,4 @@
-"""Ends a request that says the same again and again.
+"""Ends a request whose output repeats a pattern.
 
 Source: vllm/v1/core/sched/utils.py#L10-L59 (check_sequence_repetition) @ v0.22.1
 """

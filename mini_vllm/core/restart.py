@@ -47,8 +47,8 @@ def restart(scheduler: Scheduler, fresh: Scheduler, checkpoint: Checkpoint) -> N
 def rewind(request: Request, num_output_tokens: int) -> None:
     """Let a request wait with its first ``num_output_tokens`` tokens of output, all to compute.
 
-    A worker keeps the output of the requests it knows. Who has some is one that was preempted, so
-    that the plan which resumes it brings the output again.
+    A worker keeps the output of the requests that it knows. So a request with output counts as
+    preempted: the plan that resumes it then brings the output again.
     """
     del request.output_token_ids[num_output_tokens:]
     request.all_token_ids = [*request.prompt_token_ids, *request.output_token_ids]

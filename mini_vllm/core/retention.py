@@ -40,7 +40,7 @@ from mini_vllm.request import Request
 
 
 class RetainingManager(GroupManager):
-    """What is asked of every kind: how far a lookup has come, and which places are kept."""
+    """What all kinds have in common: how far a lookup has come, and which places are kept."""
 
     longest_hit = 0
     """Tokens of the longest prefix that was found since this was set to 0."""
@@ -98,7 +98,8 @@ class RetainingStateManager(RetainingManager, StateManager):
         return self.retention_interval is None or self._is_kept(index, 1, alignment)
 
     def publish(self, request: Request, num_tokens: int, alignment: int) -> None:
-        """See the base class; also notes who still holds the state at the end of its prompt."""
+        """See the base class. With ``rules.prompt_state_rests`` the state at the end of a prompt
+        counts as published in this step, so no request hits it yet."""
         super().publish(request, num_tokens, alignment)
         at_end = num_tokens == (request.num_prompt_tokens - 1) // self.block_size * self.block_size
         if self.is_aligned and at_end and num_tokens and self.rules.prompt_state_rests:

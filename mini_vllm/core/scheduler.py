@@ -1,4 +1,4 @@
-"""The scheduler: at every step, who computes how many tokens.
+"""The scheduler: at every step, which requests compute how many tokens.
 
 There is no prefill phase and no decode phase. Every request has a number of tokens and a number
 of *computed* tokens; a step hands out a budget of tokens so that the second number catches up
@@ -82,9 +82,11 @@ class Scheduler(ProfileRules, Integrity):
         """Those that hold blocks, in the order of their admission."""
         self.waiting: RequestQueue = create_request_queue(scheduler_config.policy)
         self.skipped_waiting: RequestQueue = create_request_queue(scheduler_config.policy)
-        """Those whose turn came but who wait for something else; asked again every step."""
+        """Requests that were skipped because they wait for something other than blocks; checked
+        again in every step."""
         self.finished_req_ids: set[str] = set()
-        """Finished since the last step: the worker still has to hear of them."""
+        """Ids of requests that finished since the last plan; the next plan reports them to the
+        worker."""
         self.capped: list[Request] = []
         """Finished inside schedule() because they outgrew the pool; reported by the update."""
         self.tokens_at_admission: dict[str, int] = {}
@@ -96,9 +98,11 @@ class Scheduler(ProfileRules, Integrity):
         self.max_concurrent_batches = 2 if self.async_scheduling else 1
         """Plans that may be on their way at once, the newest included."""
         self.num_empty_plans = 0
-        """One after the other, the newest included: as many may wait for what is on its way."""
+        """Plans without tokens in a row, the newest included. A few of them may wait for a plan in
+        flight."""
         self.encoder_cache_manager: EncoderCacheManager | None = None
-        """Whose embeddings are kept, if requests may have images (phase 13)."""
+        """Counts the image embeddings that the worker keeps; None if requests cannot have images
+        (phase 13)."""
 
     # ------------------------------------------------------------------ requests in and out
 
@@ -174,7 +178,7 @@ class Scheduler(ProfileRules, Integrity):
     # ------------------------------------------------------------------ one step
 
     def schedule(self) -> SchedulerOutput:
-        """Plan one step: first the running requests, then, if none had to go, waiting ones.
+        """Plan one step: first the running requests, then, if none was preempted, waiting ones.
 
         ``num_computed_tokens`` advances here, not after the forward pass, so that the next
         step can be planned while this one still runs. Only rejected drafts are taken back.
@@ -304,10 +308,13 @@ class Scheduler(ProfileRules, Integrity):
         return self.running[-1]
 
     def _refund(self, step: StepPlan, victim: Request, index: int = 0) -> bool:
-        """Take a victim out of the plan; its tokens go back to the budget. False: it was not in.
+        """Take a victim out of the plan, and give its tokens back to the budget.
 
         Blocks that this step was to fill are findable already, but now they are never filled.
-        With a profile, the answer is whether position ``index`` of ``running`` moves down.
+
+        Returns:
+            Whether the victim was in the plan. With a profile: whether position ``index`` of
+            ``running`` moves down.
         """
         refunded = step.refund(victim)
         if refunded and self.scheduler_config.uncache_refunded_blocks:
@@ -316,17 +323,18 @@ class Scheduler(ProfileRules, Integrity):
         return self._moves_position(victim, index, refunded)
 
     def _report_preempted(self, step: StepPlan) -> None:
-        """Tell the extensions of victims that :meth:`_refund` was not asked about: they were not
+        """Report the victims to the extensions that :meth:`_refund` has not reported: they were not
         in the plan."""
         for victim in step.preempted:
             step.report_preempted(victim, was_in_plan=False)
 
     def _preempt(self, request: Request) -> None:
-        """Take a running request's blocks and send it back to wait.
+        """Take a running request's blocks, and move the request back to the waiting queue.
 
-        It leaves ``running``; its blocks are free for others in this same step; it has computed
-        nothing any more and loses its drafts, but keeps its output; its preemption is counted.
-        It then waits ahead of those who have never run (``prepend_request``).
+        It leaves ``running``. Its blocks are free for other requests in this same step. Its count
+        of computed tokens becomes 0 and its drafts are dropped, but it keeps its output. The
+        preemption is counted. It then waits in front of requests that have never run
+        (``prepend_request``).
 
         Source: vllm/v1/core/sched/scheduler.py#L929-L949 (Scheduler._preempt_request) @ v0.22.1
         """
@@ -341,9 +349,10 @@ class Scheduler(ProfileRules, Integrity):
     def _schedule_waiting(self, step: StepPlan) -> None:
         """Admit waiting requests in order, as long as budget, rows and blocks last.
 
-        A request that waits for something else, or that an extension holds back, is skipped
-        and asked again in the next step. One that cannot have its blocks ends the pass, even if
-        a smaller one behind it could: no request is overtaken, and none is preempted for it.
+        A request that waits for something other than blocks, or that an extension holds back, is
+        skipped and checked again in the next step. A request whose blocks cannot be allocated ends
+        the pass, even if a smaller request behind it would fit: no request is overtaken, and none
+        is preempted for it.
 
         Source: vllm/v1/core/sched/scheduler.py#L544-L823 (Scheduler.schedule) @ v0.22.1
         """
@@ -362,8 +371,8 @@ class Scheduler(ProfileRules, Integrity):
             self.skipped_waiting.prepend_requests(skipped)
 
     def _next_queue(self) -> RequestQueue | None:
-        """The queue whose head has its turn: skipped requests first; under "priority" the
-        smaller head, which is the skipped one if neither is smaller.
+        """The queue to admit from next: that of skipped requests first; under "priority" the queue
+        with the smaller head, and that of skipped requests if the heads are equal.
 
         Source: vllm/v1/core/sched/scheduler.py#L1619-L1629
         (Scheduler._select_waiting_queue_for_scheduling) @ v0.22.1
@@ -382,7 +391,7 @@ class Scheduler(ProfileRules, Integrity):
                 return False
             request.transition_to(RequestStatus.WAITING)
         gates, running = overriding(self.extensions, "may_admit"), self.running
-        if gates and self.async_scheduling:  # whose last token is being sampled needs no more
+        if gates and self.async_scheduling:  # a request at its last token takes no further step
             running = [other for other in running if not self._is_ending(other)]
         return all(extension.may_admit(request, running) for extension in gates)
 
@@ -394,13 +403,13 @@ class Scheduler(ProfileRules, Integrity):
         return self._clamp_new_tokens(self._late_tokens(request), num_computed, 1) == 0
 
     def _try_admit(self, step: StepPlan, request: Request) -> bool:
-        """Move a waiting request to ``running`` if its tokens and blocks can be had.
+        """Move a waiting request to ``running`` if its tokens fit the step and its blocks are free.
 
         The prefix cache says how many tokens are computed already. The rest, which for a
         resumed request includes its output, is cut to the threshold and the budget; with
-        chunked prefill off it must fit the budget whole. ``allocate_slots`` has the last word. It
-        is asked for no lookahead slots: before the first token nothing can be guessed. Profiles and
-        options add their own arguments (:meth:`_at_admission`).
+        chunked prefill off it must fit the budget whole. Then ``allocate_slots`` decides. It gets
+        no lookahead slots: before the first token nothing can be drafted. Profiles and options add
+        their own arguments (:meth:`_at_admission`).
 
         Returns:
             False, with nothing changed, if it has to wait. The caller removes it from its queue.
@@ -454,7 +463,8 @@ class Scheduler(ProfileRules, Integrity):
         return True
 
     def _check_progress(self, step: StepPlan) -> None:
-        """Raise rather than let the caller spin on steps that are all the same."""
+        """Raise an error if no later step can schedule anything: otherwise the caller would loop
+        for ever."""
         if step.num_scheduled_tokens or step.preempted or self.capped or self.pause_state:
             self.num_empty_plans = 0
             return
@@ -496,7 +506,8 @@ class Scheduler(ProfileRules, Integrity):
         return output
 
     def _advance_computed_tokens(self, output: SchedulerOutput) -> None:
-        """Count the scheduled tokens as computed, and forget whom the worker now hears of.
+        """Count the scheduled tokens as computed, and clear the finished ids, which this plan
+        reports.
 
         Source: vllm/v1/core/sched/scheduler.py#L951-L991 (Scheduler._update_after_schedule)
         @ v0.22.1
@@ -553,10 +564,11 @@ class Scheduler(ProfileRules, Integrity):
         return outputs
 
     def _publish(self, request: Request) -> None:
-        """Make the blocks findable all of whose tokens have become known with the newest ones.
+        """Make those blocks findable that the newest tokens have completed.
 
-        ``allocate_slots`` could not: when a late token was scheduled, its id was unknown, and a
-        block is found by its tokens. Before the request may be freed, for then it has no blocks.
+        ``allocate_slots`` could not do it: when a late token was scheduled, its id was unknown, and
+        a block is found by its tokens. Call it before the request is freed: a freed request has no
+        blocks.
 
         Source: vllm/v1/core/sched/async_scheduler.py#L56-L60
         (AsyncScheduler._update_request_with_output) @ v0.22.1
@@ -614,11 +626,11 @@ class Scheduler(ProfileRules, Integrity):
         return None
 
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
-        """Hand in the tokens that a proposer guesses will come next, for the next step.
+        """Store the drafts of a proposer for the next step.
 
-        What was guessed after a chunk of a prompt is dropped, even if the chunk ends one token
-        before the prompt does: nothing was sampled there, so no guess can follow it. Extensions
-        may shorten a guess, one after the other.
+        Drafts after a chunk of a prompt are dropped, even if the chunk ends one token before the
+        prompt does: nothing was sampled there, so no draft can follow. Extensions may shorten the
+        drafts, one after the other.
 
         Source: vllm/v1/core/sched/scheduler.py#L1691-L1711 (Scheduler.update_draft_token_ids)
         @ v0.22.1
@@ -663,7 +675,7 @@ class Scheduler(ProfileRules, Integrity):
         return bool(self.requests)
 
     def has_requests(self) -> bool:
-        """Whether another step is due: for requests, or to tell the worker who has finished.
+        """Whether another step is due: for requests, or to report finished ones to the worker.
 
         Source: vllm/v1/core/sched/interface.py#L185-L188 (SchedulerInterface.has_requests)
         @ v0.22.1

@@ -265,7 +265,7 @@ class ModelRunnerOutput:
     """With EPLB."""
 
     def forget(self, request_id: str) -> None:
-        """Drop all that was brought for a request which is no more."""
+        """Drop all results of a request that has ended."""
         parts: tuple[dict[str, Any], ...] = (
             self.sampled_token_ids, self.logprobs, self.prompt_logprobs, self.draft_token_ids,
             self.failed, self.pooler_output,
@@ -313,9 +313,9 @@ class SchedulerStats:
     """Requests by the name of their adapter: those that run, and those that wait."""
     waiting_lora_adapters: dict[str, int] = field(default_factory=dict)
     engine: int = 0
-    """Which of several engines side by side says this."""
+    """Number of the engine that reports this, if several run side by side."""
     num_skipped_waiting_reqs: int = 0
-    """Of those that wait, requests that wait for something else than a place: a grammar, KV from
+    """Waiting requests that wait for something other than a place in the batch: a grammar, KV from
     elsewhere, a slot for their adapter."""
     external_cache_queries: int = 0
     """Tokens that a KV connector was asked for since the start, and those that it had."""
@@ -326,7 +326,7 @@ class SchedulerStats:
 
 @dataclass(slots=True)
 class EngineCoreOutput:
-    """What one step brought for one request: all that a front end needs, which may live in
+    """The result of one step for one request. It has all that a front end needs, which may be in
     another process and never sees the :class:`~mini_vllm.request.Request`.
 
     Source: vllm/v1/engine/__init__.py#L168-L198 (EngineCoreOutput) @ v0.22.1
@@ -355,7 +355,7 @@ class EngineCoreOutput:
     """With the end of a request to a pooling model: its entry of
     :attr:`ModelRunnerOutput.pooler_output`."""
     failure: RequestFailure | None = None
-    """With the finish reason "error": what went wrong, and whose fault it is."""
+    """With the finish reason "error": what went wrong, and which side is at fault."""
 
     @classmethod
     def failed(cls, request_id: str, reason: RequestFailure | Exception | str) -> EngineCoreOutput:

@@ -17,7 +17,7 @@ class StepPlan:
 
     token_budget: int
     extensions: Sequence[SchedulerExtension] = ()
-    """Those who hear of what becomes of a request."""
+    """Extensions that are told what happens to a request."""
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class StepPlan:
     reported: list[Request] = field(default_factory=list)
     """The preempted ones that the extensions were called for."""
     listening: Sequence[SchedulerExtension] = field(init=False)
-    """Those of the extensions that are called for every entry."""
+    """Extensions that override ``scheduled``, which is called for every entry."""
 
     def __post_init__(self) -> None:
         self.listening = overriding(self.extensions, "scheduled")

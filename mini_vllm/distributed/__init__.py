@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def cleanup_dist_env_and_memory() -> None:
-    """Give back what an engine that is not held any more has left: a script that makes a second
-    one calls this in between, after ``del llm``.
+    """Free what a deleted engine has left: a script that makes a second engine calls this in
+    between, after ``del llm``.
 
     Source: vllm/distributed/parallel_state.py#L1924-L1957 (cleanup_dist_env_and_memory) @ v0.22.1
     """

@@ -12,7 +12,7 @@ from typing import Any
 from mini_vllm.errors import RequestError
 
 WAITING_WEIGHT = 4
-"""A request that waits says more than one that runs: the engine is full already."""
+"""A waiting request weighs more than a running one: it shows that the engine is full."""
 
 
 class DPRouter:
@@ -93,7 +93,7 @@ class DPRouter:
 
 
 def one_answer(method: str, answers: Sequence[Any]) -> Any:
-    """What several engines say together: all agree, or the answer of the first.
+    """One answer for several engines: flags are joined, otherwise it is the answer of the first.
 
     Adapters come with requests, so each engine may have others.
     """

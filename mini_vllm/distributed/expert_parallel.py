@@ -106,7 +106,7 @@ class ExpertParallel:
         that come.
         """
         counts = places.bincount(minlength=self.num_physical)
-        of_ranks = self.group.all_gather(counts[None], 0)  # [p, P]: who sends how many where
+        of_ranks = self.group.all_gather(counts[None], 0)  # [p, P]: rows of each rank, by place
         self.load += of_ranks.sum(0).to(self.load.device)
         coming = of_ranks[:, self.here]
         sent = counts.view(self.group.world_size, -1).sum(1).tolist()

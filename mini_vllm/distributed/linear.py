@@ -8,7 +8,7 @@ A layer is two products, and what is between them works on each feature alone::
 
 So there is one exchange in the MLP, and one in attention, where the features are heads.
 
-A layout answers for one role, on one rank. It knows nothing of how numbers are held: a
+A layout describes one role on one rank. It does not depend on how numbers are stored: a
 :class:`~mini_vllm.model.layout.ParamSpec` translates its rows and columns into entries.
 
 Source: vllm/model_executor/layers/linear.py#L411-L1574 (ColumnParallelLinear, RowParallelLinear)
@@ -174,7 +174,7 @@ class ModelParallel:
         return ExpertParallel(self.tp, num_experts, self.num_redundant)
 
     def vocab(self, vocab_size: int) -> Layout:
-        alone = self.tp.world_size == 1  # who needs no padding
+        alone = self.tp.world_size == 1  # then there is no padding
         return WHOLE if alone else VocabParallelHead(self.tp, vocab_size)
 
     def embedding(self, vocab_size: int) -> Layout:

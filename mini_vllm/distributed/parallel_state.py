@@ -7,7 +7,8 @@
     TP groups   ranks with the same layers                          [0   1] [2   3]
     PP groups   ranks with the same shard, stage after stage        [0   2] [1   3]
 
-Ranks of a TP group are neighbours, for they talk most: twice a layer. Stages talk once a step.
+Ranks of a TP group are neighbours, because they exchange most: twice a layer. Stages exchange once
+a step.
 
 Source: vllm/distributed/parallel_state.py#L1506-L1747 (initialize_model_parallel) @ v0.22.1
 """
@@ -53,7 +54,7 @@ def open_store(host: str = "127.0.0.1") -> Any:
 
 
 class GroupCoordinator:
-    """Some ranks that exchange tensors. Of one rank alone every exchange is nothing at all.
+    """Some ranks that exchange tensors. With a single rank no exchange does anything.
 
     Args:
         ranks: their numbers in the engine, in the group's order.
@@ -237,8 +238,8 @@ def initialize_model_parallel(
 ) -> None:
     """Make the groups of this rank, after :func:`init_distributed_environment`.
 
-    Every rank makes *every* group, in the same order, also those it is not in: torch makes a
-    group by asking all, and would wait for ever for one who does not come.
+    Every rank makes *every* group, in the same order, also those it is not in: torch makes a group
+    with all ranks, and would wait for ever for a rank that does not call.
 
     Args:
         timeout: seconds for one exchange; a new group does not have it from the old one.

@@ -11,7 +11,7 @@ many, and adds all slots up. All add in the order of the ranks, so all have the 
 last bit.
 
 Two slots in turns are enough. Rank 0 writes its eighth call over its sixth, but only after it has
-seen rank 1 count its seventh: and who counts the seventh has added up the sixth.
+seen rank 1 count its seventh: and a rank that counts its seventh call has added up the sixth.
 
 Gloo, torch's own, sends every tensor through a socket: system calls, and a thread that must wake
 up. Twice a layer that is more than two ranks save by sharing a small batch's products.
@@ -38,9 +38,10 @@ from mini_vllm.distributed.shm_broadcast import memory_fence
 SLOT_BYTES = 1 << 20
 """A larger tensor goes in pieces."""
 LINE_BYTES = 64
-"""Each count has a cache line of its own, or every count would disturb all who look at theirs."""
+"""Each count has a cache line of its own: otherwise a write to one would slow down reads of the
+others."""
 PATIENT_LOOKS = 200
-"""So often a rank looks at the others' counts before it offers its core to another process."""
+"""How often a rank looks at the others' counts before it offers its core to another process."""
 NAP = 0.0001
 """Seconds between two looks of a rank that has waited for longer than a step's ranks differ."""
 NAP_AFTER = 0.002

@@ -21,8 +21,9 @@ R = TypeVar("R")
 
 
 class Crowd:
-    """All ranks of a run: how many compute. When none does, none sends any more, and those that
-    wait, wait in vain. No clock is asked, so a rank may be as slow as it likes.
+    """Counts how many ranks of a run compute. When none does, no message will be sent any more, so
+    every rank that waits would wait for ever. No clock is used, so a rank may be as slow as it
+    likes.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -244,7 +245,7 @@ def run_messages(
 def interleave(look: Callable[[], object], function: Any, *args: Any) -> Any:
     """``function(*args)``, with ``look()`` before each line of its file that it runs.
 
-    Another process may look at shared memory at any moment. Here it looks at all of them.
+    Another process may look at shared memory at any moment. Here ``look`` runs at each of them.
     """
     file, before = function.__code__.co_filename, sys.gettrace()
 

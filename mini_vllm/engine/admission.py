@@ -1,4 +1,5 @@
-"""Who is let in. A queue without a limit turns an overload into time-outs for all."""
+"""Limits on unfinished requests. A queue without a limit turns an overload into time-outs for
+all."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Admission:
     def check(self, num_reqs: int, num_tokens: int) -> None:
         """Raise unless this many more may come in. A limit may be reached, not exceeded.
 
-        It does not wait, and its caller must not wait either until the newcomers are counted:
-        between a check and an ``await`` others may check, too, and all be let in.
+        It does not wait, and its caller must not wait either until the new requests are counted:
+        during an ``await`` other callers may check, too, and all be let in.
 
         Raises:
             QueueFullError: with what is there, how many more would come, the limit by the name of

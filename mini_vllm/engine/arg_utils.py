@@ -29,7 +29,7 @@ class EngineArgs:
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
         profiler_config: where a recording goes: {"torch_profiler_dir": FOLDER}.
         scheduler_cls: as of ``LLM``.
-        disable_log_stats: False has :meth:`~.llm_engine.LLMEngine.get_metrics` tell all there is.
+        disable_log_stats: False: :meth:`~.llm_engine.LLMEngine.get_metrics` returns all metrics.
         options: every other argument that ``LLM`` takes.
     """
 

@@ -257,9 +257,10 @@ class AsyncLLM(OnlinePooling, EngineControls):
                 yield output
 
     def request_refused(self, kv_transfer_params: Any) -> None:
-        """A request was refused: an engine that holds KV for it, if one does, need not wait.
+        """A request was refused: tell the engine that holds KV for it, if there is one.
 
-        This is not waited for either, and if the engine is gone, the other one's lease ends.
+        The call does not wait for an answer. If this engine is gone, the other one's lease ends by
+        itself.
         """
         holder = holder_of(kv_transfer_params)
         if holder is not None and self.config.kv_transfer is not None:
@@ -382,7 +383,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
     def _watch(
         self, stream: Stream, requests: list[EngineCoreRequest], kind: RequestOutputKind
     ) -> None:
-        """Register a request and its completions with all that will hear of them."""
+        """Register a request and its completions with everything that follows them."""
         reads_text = kind != RequestOutputKind.FINAL_ONLY
         self.output_processor.add_requests(requests, stream.live, reads_text)
         siblings: list[RequestStats] = []

@@ -10,8 +10,8 @@
     device    . A . . A .            device    . A A A A A A
 
 A stage that waits for the others is idle, and so is a device that waits for Python. So the next
-plan is sent before the answer to the last is there. In a pipeline nothing in it may depend on that
-answer; with late results the worker puts in what the scheduler does not know.
+plan is sent before the answer to the last one is there. In a pipeline no plan may depend on that
+answer; with late results the worker fills in the tokens that the scheduler does not know.
 
 Source: vllm/v1/engine/core.py#L469-L585 (EngineCore.step_with_batch_queue) @ v0.22.1
 """

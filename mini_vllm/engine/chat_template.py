@@ -105,7 +105,7 @@ _probed: dict[tuple[str, bool], Form] = {}
 
 @dataclass(frozen=True)
 class Form:
-    """What a template takes messages for; the defaults are those of most."""
+    """The form of messages that a template expects; the defaults fit most."""
 
     parts: bool = False
     """A content is a list of parts. A text would be looped over letter by letter."""
@@ -114,14 +114,14 @@ class Form:
 
 
 def form_of(tokenizer: Any, template: str | None, tools: Any, has_calls: bool) -> Form:
-    """The form that a template writes. It is found out by asking it to write messages of each, once
-    a template; one that writes none gets what most get.
+    """The form that a template writes. Each template is tested once, by rendering messages of each
+    form; one that renders none gets the default.
 
     Source: vllm/renderers/hf.py#L432-L450 (_detect_content_format) @ v0.22.1, which reads the
     template's syntax, not by calls.
     """
     find = getattr(tokenizer, "get_chat_template", None)
-    if find is None:  # it has its own way
+    if find is None:  # a tokenizer without templates
         return Form()
     template = str(find(template, tools))
     if (template, has_calls) not in _probed:
@@ -162,8 +162,8 @@ def _in_form(message: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
 
 
 def _known_roles(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
-    """What developers say is said by the system, first and in one message, if a template does not
-    know them: many write any role as it is, and the model has seen none of that name."""
+    """Turn messages of developers into one system message at the front, if a template does not know
+    their role: many templates write any role as it is, and the model has seen none of that name."""
     if "'developer'" in template or '"developer"' in template:
         return messages
     orders = [m["content"] for m in messages if m["role"] in ("system", "developer")]
@@ -193,7 +193,7 @@ def _plain(index: int, message: Mapping[str, Any], form: Form) -> dict[str, Any]
 
 
 def _reasoning(index: int, thought: Any) -> str:
-    """What an assistant's message says that it thought.
+    """The reasoning text of an assistant's message.
 
     Source: vllm/entrypoints/chat_utils.py#L1733-L1767 (_parse_chat_message_content) @ v0.22.1
     """

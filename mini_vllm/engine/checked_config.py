@@ -1,4 +1,4 @@
-"""The settings of an engine whose model is there, checked before seconds go into anything else."""
+"""Checks of an engine's settings against its model, before any work that takes seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recommended_params(model: ModelConfig) -> dict[str, Any]:
 
 
 def load_model_args(model: ModelConfig) -> ModelArgs:
-    """The model's shape and the tokens that end its texts, as all settings say that speak of them.
+    """The model's shape, and the tokens that end its texts, from all settings that name them.
 
     Which tokens those are is said by `config.json`, by `generation_config.json` or the one of the
     folder `generation_config`, or instead of both by an `eos_token_id` of
@@ -132,13 +132,13 @@ def with_longest(config: EngineConfig, length: int, options: Mapping[str, Any]) 
 def check_shape(
     config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler] = Scheduler
 ) -> None:
-    """Refuse what the model's `config.json` says cannot be, while no weight has been read.
+    """Refuse settings that contradict the model's `config.json`, before any weight is read.
 
     Raises:
         ValueError: for a length beyond the model's positions, features that do not go together or
-            not with this model, sizes that do not divide, a quantization, a connector or a logits
-            processor that there is not, or a draft model with another vocabulary.
-        OSError: for a draft model that there is not.
+            not with this model, sizes that do not divide, an unknown quantization, connector or
+            logits processor, or a draft model with another vocabulary.
+        OSError: for a draft model that does not exist.
     """
     most, length = args.max_position_embeddings, config.scheduler.max_model_len
     if length > most:

@@ -96,8 +96,8 @@ def whole_or_not_at_all(
 class EngineCore:
     """A scheduler, workers behind an executor, and the loop that drives them.
 
-    It works on token ids; text is the business of
-    :class:`~mini_vllm.engine.llm_engine.LLMEngine`. It holds no model: that is a worker's.
+    It works on token ids; :class:`~mini_vllm.engine.llm_engine.LLMEngine` handles text. The workers
+    hold the model.
 
     Args:
         config: model, cache and scheduler. ``max_model_len`` must not exceed what the model's
@@ -106,7 +106,7 @@ class EngineCore:
         replica: which of several engines side by side this is.
 
     Attributes:
-        batch_queue: plans on their way, the newest first; at most ``batch_queue_size``.
+        batch_queue: plans in flight, the newest first; at most ``batch_queue_size``.
 
     Raises:
         ValueError: for settings that contradict each other, the model or the memory.
@@ -214,7 +214,8 @@ class EngineCore:
     def _load_vocabulary(self) -> TokenTable:
         """The bytes of every token; read when the first request with a constraint arrives.
 
-        Where a grammar may end, the tokenizer's EOS may come, too. It stands in the same files.
+        Where a grammar may end, the tokenizer's EOS is allowed, too. It is read from the same
+        files.
         """
         folder = self.config.model.tokenizer or self.config.model.model
         vocabulary, end = load_vocabulary(folder), read_eos_token_id(folder)
@@ -344,8 +345,8 @@ class EngineCore:
         oldest, and there may be none.
 
         If the forward pass fails, the requests of this step end with an error, and what they
-        had published leaves the prefix cache; the engine itself goes on. Whatever else stops the
-        step, such as Ctrl-C, it is undone: its requests wait as if it had never been.
+        had published leaves the prefix cache; the engine itself goes on. If anything else stops the
+        step, such as Ctrl-C, it is undone: its requests wait as if it had never begun.
 
         Raises:
             NoProgressError: see :meth:`~mini_vllm.core.scheduler.Scheduler.schedule`.
@@ -363,7 +364,7 @@ class EngineCore:
 
     @whole_or_not_at_all
     def fill(self) -> None:
-        """Send a plan on its way if none is; what it brings is for :meth:`step` to take in."""
+        """Submit a plan if none is in flight; :meth:`step` takes in its result."""
         if not self.batch_queue and self.scheduler.has_requests():
             self.batch_queue.appendleft(self._submit())
 
@@ -452,7 +453,8 @@ class EngineCore:
     def _stamp(
         self, plan: SchedulerOutput, outputs: list[EngineCoreOutput], scheduled_at: float
     ) -> None:
-        """Write down when requests were first scheduled and sampled, and tell with the outputs."""
+        """Record when requests were first scheduled and sampled, and add these times to the
+        outputs."""
         now = time.monotonic()
         for new in plan.scheduled_new_reqs:
             if new.req_id in self.times:
@@ -499,7 +501,7 @@ class EngineCore:
 
         Args:
             reset_running_requests: let them wait, with the output they have, and compute all of
-                it anew. What other engines were to fetch from here is given up.
+                it anew. KV that other engines were to fetch from here is given up.
         """
         if reset_running_requests:
             self.undo()  # to the state of this moment: only what was computed is lost

@@ -66,7 +66,7 @@ class InputProcessor:
         """Whether the engine drafts tokens."""
         self._validators: list[Callable[[SamplingParams], None]] = []
         self.num_requests = 0
-        """How many there were so far: what the seeds of those without one depend on."""
+        """Requests so far: the seed of a request that brings none depends on it."""
 
     @classmethod
     def of(
@@ -302,8 +302,8 @@ class InputProcessor:
         mm_features: list[MultiModalFeatureSpec],
         data_parallel_rank: int | None = None,
     ) -> list[EngineCoreRequest]:
-        """The requests of a prompt's completions: one each, of which only the first brings what is
-        told once; see :func:`~mini_vllm.engine.parallel_sampling.child_requests`."""
+        """The requests of a prompt's completions, one each; only the first has
+        ``kv_transfer_params``, see :func:`~mini_vllm.engine.parallel_sampling.child_requests`."""
         children = child_requests(request_id, params)
         return [
             self.process(

@@ -62,8 +62,8 @@ class LLM(OfflinePooling):
             :class:`~mini_vllm.core.scheduler.Scheduler`, a policy's name, or
             "path/to/file.py:ClassName".
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
-        disable_log_stats: False has :meth:`get_metrics` tell all there is.
-        config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
+        disable_log_stats: False: :meth:`get_metrics` returns all metrics. config: see
+        :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
             sections by name, and ``speculative_config``, ``structured_outputs_config``,
             ``kv_transfer_config`` and ``kv_events_config`` as dicts.
 
@@ -523,7 +523,7 @@ class LLM(OfflinePooling):
             raise ValueError("the engine sleeps; call wake_up() first")
 
     def _complete(self, outputs: Sequence[RequestOutput], use_tqdm: Progress) -> None:
-        """Step until these have finished, and what they leave for other engines is there."""
+        """Step until these have finished and the KV that they save for other engines is written."""
         with progress_bar(len(outputs), use_tqdm) as progress:
             progress.update(sum(output.finished for output in outputs))
             for num_finished in self._run(outputs):
@@ -534,7 +534,7 @@ class LLM(OfflinePooling):
         """Step until these have finished; yields how many of them each step has ended."""
         unfinished = {output.request_id for output in outputs if not output.finished}
         while unfinished:
-            stepped = self.engine.step() or outputs  # nothing: they may have ended otherwise
+            stepped = self.engine.step() or outputs  # no output: they may have ended otherwise
             ended = unfinished & {output.request_id for output in stepped if output.finished}
             unfinished -= ended
             yield len(ended)

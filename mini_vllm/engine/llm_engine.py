@@ -46,8 +46,8 @@ class LLMEngine(OfflineControls):
         config: see :class:`~mini_vllm.engine.core.EngineCore`.
         tokenizer: of the ``transformers`` kind, or None to work on token ids only.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
-        log_stats: whether :meth:`get_metrics` is to tell all that a server would.
-        profiler_config: see :class:`~mini_vllm.engine.offline_controls.OfflineControls`.
+        log_stats: whether :meth:`get_metrics` returns all that a server has. profiler_config: see
+        :class:`~mini_vllm.engine.offline_controls.OfflineControls`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LLMEngine(OfflineControls):
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
-        """As scripts do that step the engine themselves.
+        """For scripts that step the engine themselves.
 
         Example::
 
@@ -244,7 +244,8 @@ class LLMEngine(OfflineControls):
         self.abort_requests(request_ids)
 
     def _agree(self) -> None:
-        """Let front end and engine agree on unfinished requests, wherever an interrupt struck."""
+        """Make front end and engine agree on the unfinished requests, wherever an interrupt
+        came."""
         processor = self.output_processor
         gone = self.client.call("keep_only", list(processor.completions))
         told = {output.request_id for output in processor.inbox}

@@ -29,16 +29,16 @@ class _Completion:
     parent: RequestOutput
     metrics: RequestMetrics
     text_as_it_grows: bool
-    """Whether anyone looks at the text before the end: a reader, or a stop string."""
+    """Whether the text is needed before the end: by a reader, or for a stop string."""
     taking: EngineCoreOutput | None = None
-    """The last output that was begun to be taken in, and what there was before it."""
+    """The output that is being taken in; the next two fields are the state before it."""
     num_tokens_before: int = 0
     logprob_before: float | None = None
 
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """What one step means for others."""
+    """What the caller of a step has to act on."""
 
     finished: list[RequestOutput]
     """Prompts whose last completion has ended."""
@@ -68,7 +68,7 @@ class OutputProcessor:
         self.children: dict[str, list[str]] = {}
         """Ids of the completions' requests, of prompts with several."""
         self.inbox: deque[EngineCoreOutput] = deque()
-        """What the engine has sent and is not taken in."""
+        """Outputs that the engine has sent and that are not taken in yet."""
         self.changed: dict[str, RequestOutput] = {}
         """Prompts that made progress, until a step has told of them."""
 
@@ -162,7 +162,7 @@ class OutputProcessor:
         return ProcessedOutputs(finished, stop_string_ids, unwatched_ids)
 
     def take_changed(self) -> list[RequestOutput]:
-        """The prompts that made progress since the last question."""
+        """The prompts that made progress since the last call."""
         changed = list(self.changed.values())
         self.changed.clear()
         return changed

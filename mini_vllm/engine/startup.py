@@ -1,4 +1,4 @@
-"""The engine's start: workers made ready in order, limits settled, and both said aloud."""
+"""The engine's start: make the workers ready in order, settle the limits, and log them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_ready(
         and what the groups of layers remember that share the blocks.
 
     Raises:
-        ValueError: what a worker says of the model or the memory. The workers are gone then.
+        ValueError: from a worker, about the model or the memory. The workers have ended then.
     """
     try:
         executor.call("init_device")

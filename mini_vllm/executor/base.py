@@ -1,4 +1,4 @@
-"""The engine's side of its workers: one object, however many of them there are and wherever.
+"""The engine's side of its workers: one object, however many workers there are, on any machine.
 
 ::
 
@@ -78,8 +78,8 @@ class Executor(ABC):
     def register_failure_callback(self, callback: Callable[[str], None]) -> None:  # noqa: B027
         """Have ``callback(reason)`` called, in any thread, when a worker is gone; at once if it is.
 
-        Also between two steps, when no call waits for it. A worker in this process goes with it,
-        and nothing is called.
+        Also between two steps, when no call waits for it. A worker in this process ends with the
+        engine, and nothing is called.
 
         Source: vllm/v1/executor/abstract.py#L37-L306 (Executor.register_failure_callback)
         @ v0.22.1

@@ -35,7 +35,8 @@ from mini_vllm.executor.worker_process import Answer, Call, run_worker
 from mini_vllm.platforms import platform_of
 
 FELLOW_SECONDS = 0.3
-"""How long to wait, after a rank has failed, for the one that it failed because of."""
+"""How long to wait, after a rank has failed, for the death of another rank that caused the
+failure."""
 LEAVE_SECONDS = 4.0
 """How long a worker may take to end before it is made to."""
 
@@ -124,7 +125,7 @@ class Answers:
             return False
         try:
             answer: Answer = pickle.loads(message)
-        except Exception as error:  # whose it is cannot be told, and a call waits for it
+        except Exception as error:  # the call that it answers is unknown, and would wait for ever
             self.die(f"{worker} has answered what cannot be read: {error!r}; start a new engine")
             return True
         if answer.is_fatal:
@@ -142,12 +143,12 @@ class Answers:
 
     def _worker_ended(self, worker: WorkerHandle) -> None:
         while worker.answers.poll() and self._read(worker):
-            pass  # what it had to say before
+            pass  # answers that it sent before it ended
         if not self.closing:
             self.die(f"{worker.last_words()}; start a new engine")
 
     def _step_failed(self, worker: WorkerHandle, answer: Answer) -> None:
-        """A rank has failed in a step: because of itself, or because another one is gone."""
+        """A rank has failed in a step: by its own fault, or because another rank is gone."""
         gone = wait([other.process.sentinel for other in self.workers], timeout=FELLOW_SECONDS)
         for other in self.workers:
             if other.process.sentinel in gone:
@@ -160,7 +161,8 @@ class Answers:
         )
 
     def _silent(self, failed: WorkerHandle) -> str:
-        """Ranks that have not answered: perhaps the one that was waited for."""
+        """Names the ranks that have not answered: the failed rank may have waited for one of
+        them."""
         with self._lock:
             ranks = {rank for _, rank in self._expected} - {failed.rank}
         others = [str(worker) for worker in self.workers if worker.rank in ranks]
@@ -176,7 +178,7 @@ class Answers:
             self.die(f"{silent} did not answer sample_tokens in time; start a new engine")
 
     def die(self, reason: str) -> None:
-        """End the workers, for those that live may hang for ever, and tell all that wait."""
+        """Kill the workers, because live ones may hang for ever, and fail all calls that wait."""
         for worker in self.workers:
             worker.process.kill()
         stop(self.workers, LEAVE_SECONDS)
@@ -198,7 +200,8 @@ def _signal_name(number: int) -> str:
 
 
 def stop(workers: Sequence[WorkerHandle], seconds: float) -> None:
-    """Wait for the workers' end, ask for it, force it: each step of ``LEAVE_SECONDS`` at most."""
+    """Wait for the workers to end, then terminate them, then kill them: each step takes
+    ``LEAVE_SECONDS`` at most."""
     for patience, push in ((seconds, "terminate"), (LEAVE_SECONDS, "kill"), (LEAVE_SECONDS, "")):
         deadline = time.monotonic() + patience
         for worker in workers:
@@ -211,7 +214,7 @@ def stop(workers: Sequence[WorkerHandle], seconds: float) -> None:
 
 
 class MultiprocExecutor(Executor):
-    """Starts its workers, and tells all of them everything in the same order.
+    """Starts its workers, and sends every call to all of them in the same order.
 
     Args:
         replica: which of several engines on this machine this is: their devices are neighbours.
@@ -345,7 +348,8 @@ def _check_devices(config: EngineConfig) -> None:
 
 
 def _check_main_module() -> None:
-    """Raises RuntimeError in a worker that runs its parent's script, and would start workers."""
+    """Raises RuntimeError in a worker that imports its parent's script and would start workers
+    itself."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
             "a worker imports the script that started it, and this script starts workers when it "

@@ -1,5 +1,5 @@
-"""Workers on several machines, with Ray: it finds the machines, starts processes there, and tells
-when one dies. What the workers say to each other goes past it, over gloo or NCCL.
+"""Workers on several machines, with Ray: it finds the machines, starts processes there, and reports
+when one dies. The workers exchange tensors without Ray, over gloo or NCCL.
 
 ::
 
@@ -42,9 +42,10 @@ PLACEMENT_SECONDS = 60
 LOOK_SECONDS = 1.0
 """Between two looks at the clock, and at actors that have no call under way."""
 FELLOW_SECONDS = 2.0
-"""How long to wait, after a rank has failed, for word of the one that it failed because of."""
+"""How long to wait, after a rank has failed, for the report of a dead rank that caused the
+failure."""
 ACCOUNT_CHARS = 500
-"""Most that is repeated of what Ray says about a death; it goes on with general advice."""
+"""How much is repeated of Ray's message about a death; the rest of it is general advice."""
 PASSED_ON = ("LABKIT_OVERLAY", "HF_HOME", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG")
 """Variables of this process that the workers get before their Python starts."""
 
@@ -128,10 +129,10 @@ class RayExecutor(Executor):
 
 
 class Pending:
-    """Steps on their way. What fails in one of them, on any rank, fails all that wait.
+    """Steps in flight. A failure in one of them, on any rank, fails all calls that wait.
 
-    A rank that is stopped fails in nothing, and one that dies between two steps in none of them: a
-    thread of its own looks at the clock, and pings workers that are idle.
+    A rank that is stopped reports no failure, and a rank that dies between two steps fails no step.
+    So a thread checks the deadlines, and pings workers that are idle.
 
     Args:
         seconds: how long the engine can live without the answers to a step.
@@ -184,18 +185,18 @@ class Pending:
             with self._lock:
                 late = {rank for rank, deadline in self._waiting.values() if now > deadline}
                 is_idle = not self._waiting
-            if is_idle:  # behind a call that loads for an hour, the answer may take as long
+            if is_idle:  # an actor that loads for an hour answers only after that
                 self.watch([actor.place.remote() for actor in self.actors], math.inf)
             if late:
                 who = ", ".join(f"worker {rank} (pid {self.pids[rank]})" for rank in sorted(late))
                 self.die(functools.partial("{} did not answer a step in time".format, who))
 
     def die_of(self, refs: Sequence[Any], error: BaseException) -> str:
-        """End everything because of what one of these calls has raised; why."""
+        """End everything because one of these calls has failed; returns the reason."""
         return self.die(lambda: _who(import_ray(), self.actors, self.pids, refs, error))
 
     def die(self, why: Callable[[], str]) -> str:
-        """End everything; ``why``, or what it has died of before."""
+        """End everything; returns the reason ``why()``, or that of an earlier end."""
         ray = import_ray()
         with self._lock:
             if self.dead is None:
@@ -216,10 +217,10 @@ class Pending:
 def _who(
     ray: Any, actors: Sequence[Any], pids: Sequence[int], refs: Sequence[Any], error: BaseException
 ) -> str:
-    """Which worker it was: one that is gone rather than one that noticed.
+    """Which worker caused a failure: a dead one rather than one that noticed the death.
 
-    So all are asked for a sign of life, which Ray answers for the dead. What a process died of, Ray
-    knows only as far as its own account says.
+    So all workers are pinged; for a dead one Ray answers with an error. Ray's message is all that
+    is known about the cause of a death.
     """
     signs = [actor.place.remote() for actor in actors]
     heard, _ = ray.wait(signs, num_returns=len(signs), timeout=FELLOW_SECONDS)
@@ -284,7 +285,7 @@ def _reserve(ray: Any, config: EngineConfig) -> Any:
     """Room for all workers at once, on as few machines as possible.
 
     Raises:
-        ValueError: if the cluster has not enough, or others use it.
+        ValueError: if the cluster has not enough devices, or other programs use them.
     """
     kind = _kind_of(ray, config.model.device)
     wanted = config.parallel.world_size

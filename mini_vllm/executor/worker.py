@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker(WorkerAdapters):
-    """Made ready in this order, for each step needs what the one before has left::
+    """Made ready in this order, because each step needs the result of the one before::
 
         init_device()          the device, and the group of all ranks
         load_model()           weights, on the device; slots for adapters
@@ -363,7 +363,7 @@ class Worker(WorkerAdapters):
         return None if self.connector is None else self.connector.report
 
     def wait_for_kv(self, timeout: float) -> None:
-        """Nothing can run before some KV has come or gone: sleep until it may have."""
+        """Nothing can run before a transfer of KV ends: sleep until one may have ended."""
         assert self.connector is not None
         self.connector.connector.wait_for_transfer(timeout)
 
@@ -418,7 +418,7 @@ class Worker(WorkerAdapters):
         return self.model_runner.sample_tokens_late(masks)
 
     def is_lost(self) -> bool:
-        """Whether the device answers no more: an error of CUDA stays until the process ends."""
+        """Whether the device no longer responds: an error of CUDA stays until the process ends."""
         try:
             self.platform.synchronize(self.device)
         except RuntimeError:
@@ -434,7 +434,7 @@ class Worker(WorkerAdapters):
             self.connector.connector.reset()
 
     def scrub(self) -> None:
-        """A request has failed somewhere: make what it left in the cache finite."""
+        """A request has failed: replace NaN and infinities that it left in the cache."""
         self.model_runner.scrub()
 
     def pid(self) -> int:
@@ -446,7 +446,8 @@ class Worker(WorkerAdapters):
         return str(self.model.dtype).removeprefix("torch.")
 
     def leave_a_core(self) -> None:
-        """Another process serves the clients, and has much to do where steps are short."""
+        """Leave a CPU core to the front end's process, which has much to do where steps are
+        short."""
         if self.threads is not None:
             self.threads.leaves_a_core = True
 

@@ -73,7 +73,7 @@ def run_worker(
     handle: Handle,
     answers: Connection,
 ) -> None:
-    """Serve calls until the engine says so, or is gone."""
+    """Serve calls until the engine shuts down, or is gone."""
     # Ctrl-C in a terminal reaches every process of it; only the front end decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
@@ -106,7 +106,7 @@ def _serve(worker: Any, call: Call, rank: int) -> Answer:
 
 
 def _send(answers: Connection, answer: Answer, must_be_read: bool) -> None:
-    """Send what can be sent: of a value or error that cannot be pickled, its description."""
+    """Send an answer; a value or error that cannot be pickled is replaced by its description."""
     try:
         message = pickle.dumps(answer)
         if must_be_read or answer.error is not None:

@@ -64,7 +64,7 @@ class ConnectorContext:
     """What both halves know of the engine's cache."""
 
     namespace: bytes
-    """32 bytes: whose KV this is; see :mod:`~mini_vllm.kv_transfer.identity`."""
+    """32 bytes: the model and format of the KV; see :mod:`~mini_vllm.kv_transfer.identity`."""
     block_size: int
     """Tokens per block."""
     bytes_per_block: int
@@ -151,11 +151,12 @@ class KVConnectorBase_V1:
         """A request was refused before the scheduler knew of it: its KV will not be loaded.
 
         Args:
-            kv_transfer_params: who holds KV for it, as :func:`~.params.holder_of` reads it.
+            kv_transfer_params: the engine that holds KV for it, as :func:`~.params.holder_of` reads
+                it.
         """
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
-        """What the workers' halves said of themselves when they had started, by rank."""
+        """The answers of the workers' halves to :meth:`get_handshake_metadata`, by rank."""
 
     # ------------------------------------------------------------------ the worker's half
 

@@ -1,4 +1,5 @@
-"""Whose KV is it? Keys and values fit one model, in one format, and nothing else.
+"""Which model and format KV belongs to. Keys and values fit one model, in one format, and nothing
+else.
 
 A block's hash names its tokens. Two models have other keys and values for the same tokens, and both
 can share one store. So every hash grows from a root that names all that the numbers depend on::
@@ -8,7 +9,7 @@ can share one store. So every hash grows from a root that names all that the num
     block size    │                         each file, first word of every peer
     shape, layout ┘
 
-A random root, as an engine without a connector has, would make two processes strangers for ever.
+With a random root, as an engine without a connector has, two processes could never share KV.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def kv_namespace(config: EngineConfig, spec: KVCacheSpec) -> bytes:
 def prompt_identity(request: Request) -> str:
     """64 hex digits, equal for two requests of one namespace only if their prompts' KV is.
 
-    Blocks that are fetched by where they lie have no hash to be found by. This is theirs: over all
-    tokens of the prompt, with the adapter, the salt and the pictures.
+    Blocks that are fetched by their ids have no hash to compare. This digest takes its place: over
+    all tokens of the prompt, with the adapter, the salt and the pictures.
     """
     token_ids = request.prompt_token_ids
     return hash_block(bytes(32), token_ids, extra_hash_keys(request, 0, len(token_ids))).hex()

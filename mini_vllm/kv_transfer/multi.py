@@ -86,7 +86,8 @@ class MultiConnector(KVConnectorBase_V1):
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """The first offer counts; all are asked, for one that is not sure yet delays the request.
+        """The first offer counts. All connectors are asked, because one that does not know yet
+        delays the request.
 
         Source: vllm/distributed/kv_transfer/kv_connector/v1/multi_connector.py#L363-L395
         (MultiConnector.get_num_new_matched_tokens) @ v0.22.1
@@ -105,7 +106,8 @@ class MultiConnector(KVConnectorBase_V1):
     def update_state_after_alloc(
         self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
-        """Only the chosen one gets tokens to load, the others an admission."""
+        """Only the chosen connector gets tokens to load; for the others it is an admission with
+        0."""
         chosen = self.chosen.pop(request.request_id, None) if num_external_tokens else None
         for index, part in enumerate(self.parts):
             count = num_external_tokens if index == chosen else 0

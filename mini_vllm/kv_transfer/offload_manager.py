@@ -1,4 +1,4 @@
-"""A second tier of KV blocks: which contents are where in it, and which of them go first.
+"""A second tier of KV blocks: which contents are where in it, and which are evicted first.
 
 ::
 
@@ -124,8 +124,8 @@ class ARCCachePolicy:
     """Adaptive replacement: what was used once (t1) and what was used again (t2), and how much room
     the first of them deserves.
 
-    Keys that were evicted lately are remembered as ghosts. Who asks for a ghost of t1 shows that t1
-    is too small, who asks for one of t2 that it is too large.
+    Keys that were evicted lately are remembered as ghosts. A lookup of a ghost of t1 shows that t1
+    is too small, a lookup of a ghost of t2 that t1 is too large.
 
     Source: vllm/v1/kv_offload/cpu/policies/arc.py#L10-L163 (ARCCachePolicy) @ v0.22.1
     """

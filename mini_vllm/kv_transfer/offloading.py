@@ -187,7 +187,7 @@ class OffloadingConnector(KVConnectorBase_V1):
     ) -> tuple[bool, dict[str, Any] | None]:
         """Its blocks may go: what was to be stored of them has been copied in its own step."""
         self.tracker.forget(request.request_id)
-        if request.status == RequestStatus.FINISHED_ERROR:  # who knows what it has written
+        if request.status == RequestStatus.FINISHED_ERROR:  # its KV cannot be trusted
             for job, (request_id, _) in list(self.stores.items()):
                 if request_id == request.request_id:
                     self.manager.complete_store(self.stores.pop(job)[1], success=False)
@@ -241,7 +241,7 @@ class OffloadingConnector(KVConnectorBase_V1):
         """Nothing takes longer than its step."""
 
     def reset(self) -> None:
-        """What was being written or read no longer is; what was ready, is."""
+        """Give up what is being written or read; blocks that are ready stay."""
         self.loaded.clear()
         if self.role == KVConnectorRole.SCHEDULER:
             self._give_up_stores()

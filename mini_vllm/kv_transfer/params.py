@@ -1,7 +1,7 @@
 """What a caller may say about the KV of one request: ``extra_args["kv_transfer_params"]``.
 
-A proxy before a prefill and a decode engine says {"do_remote_decode": true} to the first,
-and hands what that answers to the second.
+A proxy before a prefill and a decode engine sends {"do_remote_decode": true} to the first, and
+passes the answer of the first on to the second.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
 (NixlConnectorScheduler.request_finished) @ v0.22.1
@@ -91,8 +91,8 @@ def check_remote_blocks(params: Mapping[str, Any], request: Request, block_size:
 def holder_of(params: Any) -> dict[str, Any] | None:
     """The engine that holds KV for a refused request; None if its parameters name none.
 
-    They may be what is wrong with the request. So only what it takes to reach the other engine is
-    read, and no list of blocks: none will be fetched.
+    The parameters may be the reason for the refusal. So only what it takes to reach the other
+    engine is read, and no list of blocks: none will be fetched.
     """
     if not isinstance(params, Mapping):
         return None

@@ -1,6 +1,7 @@
-"""What a connector's scheduler half follows of its requests: their blocks, and which are full.
+"""What the scheduler's half of a connector tracks of its requests: their blocks, and which are
+full.
 
-Plans tell changes only; a connector that saves blocks, or promises them, wants the whole.
+Plans contain changes only; a connector that saves blocks, or promises them, needs whole tables.
 """
 
 from __future__ import annotations

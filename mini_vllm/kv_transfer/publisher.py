@@ -1,4 +1,4 @@
-"""Sends an engine's KV events to its subscribers, and again to those that have missed some.
+"""Sends an engine's KV events to its subscribers, and again to subscribers that have missed some.
 
 Source: vllm/distributed/kv_events.py#L274-L498 (ZmqEventPublisher) @ v0.22.1
 """
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.05
 class ZmqEventPublisher:
     """A batch a step, as three frames: topic, number from 0 in eight bytes, content.
 
-    Sending is a thread's business: a step waits for no subscriber.
+    A thread sends, so that no step waits for a subscriber.
 
     Args:
         rank: of the engine, if several run side by side; each has an endpoint of its own, see

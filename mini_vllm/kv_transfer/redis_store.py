@@ -1,8 +1,8 @@
 """The same store in a Redis or Valkey server, for machines that share no folder.
 
-An entry is what a file would be, header, checksum and all: a network and another program's memory
-are believed no more than a disk. How much is kept, and what goes first, the server decides
-(``maxmemory``, and ``maxmemory-policy allkeys-lru``).
+An entry has the bytes that a file would have, with header and checksum: a network and another
+program's memory are trusted no more than a disk. The server decides how much is kept and what is
+evicted first (``maxmemory``, and ``maxmemory-policy allkeys-lru``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mini_vllm.kv_transfer.store import pack_entry, unpack_entry
 
 SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 ANSWER_SECONDS = 1.0
-"""Longer no step waits for an answer; what is not there by then is computed."""
+"""The longest that a step waits for an answer; what is not there by then is computed."""
 PAUSE_SECONDS = 5.0
 """After a failure the store is not used for so long: a step must not wait again and again."""
 
@@ -43,7 +43,7 @@ def without_password(address: str) -> str:
 
 
 class RedisStore:
-    """Blocks under keys ``miniKV:<namespace>:<hash>``. A server that fails has nothing.
+    """Blocks under keys ``miniKV:<namespace>:<hash>``. A server that fails counts as empty.
 
     Args:
         address: such as ``redis://host:6379/0``; ``rediss://`` encrypts, ``unix://`` is a socket.

@@ -1,4 +1,4 @@
-"""How two engines speak about blocks: one question, one answer, over TCP.
+"""How two engines exchange blocks: one question, one answer, over TCP.
 
 ::
 
@@ -87,7 +87,8 @@ class BlockServer:
         self._socket.close()
 
     def _answer(self, frames: Sequence[bytes]) -> list[bytes] | None:
-        """Both frames of an answer; None if the question needs none. Nonsense gets an error."""
+        """Both frames of an answer; None if the question needs none. A malformed question gets an
+        error."""
         try:
             fields = msgspec.msgpack.decode(frames[0])
             question = Question(**fields)
@@ -137,9 +138,11 @@ class BlockClient:
         return payload
 
     def tell(self, host: str, port: int, question: Question) -> None:
-        """Say something that has no answer, and do not wait: it leaves when the other side listens.
+        """Send a message that has no answer, and do not wait: it is sent when the other side
+        listens.
 
-        A peer that cannot be reached within ``LINGER_MS``, or at no such address, never hears it.
+        A peer that cannot be reached within ``LINGER_MS``, or an address without a peer, never gets
+        it.
         """
         import zmq
 

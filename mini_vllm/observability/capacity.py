@@ -222,8 +222,8 @@ def with_omitted(latencies: Sequence[float], interval: float) -> list[float]:
 
 
 def by_schedule(planned: Sequence[float], finished: Sequence[float]) -> list[float]:
-    """Latencies from when each request should have been sent: what a user feels, who does not care
-    that the client was late.
+    """Latencies from when each request should have been sent: as a user sees them, for whom a late
+    client is part of the wait.
 
     Raises:
         ValueError: for times of different number.

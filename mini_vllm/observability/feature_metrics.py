@@ -1,6 +1,6 @@
 """Figures of features in a registry of ``prometheus_client``, under vLLM's names.
 
-Each is there only if its feature is on; a counter that can never move would be a lie.
+Each is there only if its feature is on: a counter that can never change would mislead.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ExpertsProm:
 
 
 class LoRAProm:
-    """Which adapters run and which wait, as labels of one gauge: when that was so.
+    """Which adapters run and which wait, as labels of one gauge; its value is the time of that.
 
     Source: vllm/v1/metrics/loggers.py#L1012-L1034 (PrometheusStatLogger) @ v0.22.1
     """

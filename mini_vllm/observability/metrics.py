@@ -1,4 +1,4 @@
-"""What a service tells its operators: counts and times of requests, and gauges of the engine.
+"""Metrics for the operators of a service: counts and times of requests, and gauges of the engine.
 
 Two clocks run here, and no difference is ever taken between them::
 

@@ -1,7 +1,7 @@
 """A record of every step, one JSON object a line: tokens of each request, and where blocks went.
 
 The lines have the format that traces are compared in (``python -m labkit trace run``), so a run
-of the real engine can be laid beside a replay. Two fields more describe the run, for those who
+of the real engine can be laid beside a replay. Two more fields describe the run, for tools that
 draw it (``python -m labkit inspect``): ``added``, the prompt lengths of requests that are new, and
 in the first line ``config``, the limits.
 """

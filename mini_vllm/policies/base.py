@@ -43,16 +43,18 @@ class Policy(Scheduler):
         """Most tokens a request may have when it is admitted: whole prompts must fit a step."""
         return min(self.max_model_len, self.scheduler_config.max_num_batched_tokens)
 
-    # ------------------------------------------------------------------ the waiting line
+    # ------------------------------------------------------------------ the waiting queue
 
     def _recall_skipped(self) -> None:
-        """Requests that waited for something else, and have it now, go to the front of the line."""
+        """Requests that waited for something else, and have it now, go to the front of the
+        queue."""
         ready = [request for request in self.skipped_waiting if self._may_admit(request)]
         self.skipped_waiting.remove_requests(ready)
         self.waiting.prepend_requests(reversed(ready))
 
     def _head(self) -> Request | None:
-        """The request whose turn it is; those in front that wait for something else step aside.
+        """The next request to admit; requests in front of it that wait for something else are
+        skipped.
 
         None if no request is waiting, or if admission is paused.
         """
@@ -64,7 +66,7 @@ class Policy(Scheduler):
         return None
 
     def _admit(self, step: StepPlan, num_computed_tokens: int, num_new_tokens: int) -> None:
-        """Move the head of the waiting line, which has its blocks now, to ``running``."""
+        """Move the head of the waiting queue, which has its blocks now, to ``running``."""
         request = self.waiting.pop_request()
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_computed_tokens

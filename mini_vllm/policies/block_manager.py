@@ -22,7 +22,7 @@ from mini_vllm.request import Request
 
 
 class AllocStatus(enum.Enum):
-    """Whether blocks can be had: now, later, or not even from the empty pool."""
+    """Whether blocks can be allocated: now, later, or not even from the empty pool."""
 
     OK = enum.auto()
     LATER = enum.auto()
@@ -35,8 +35,8 @@ class BlockManager(LateHashing):
     Args:
         cache_config: both pools; ``num_cpu_blocks`` may be 0.
         max_model_len, hash_root: see :class:`~mini_vllm.core.kv_cache_manager.KVCacheManager`.
-        watermark: share of the device blocks that an admission leaves free for those who run.
-            It does not bind while the pool is empty: then there is no request to leave it to.
+        watermark: share of the device blocks that an admission leaves free for running requests. It
+            does not apply while the pool is idle: then no request is running.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BlockManager(LateHashing):
         """The host blocks of swapped requests."""
         self.free_host_blocks = list(reversed(range(self.num_cpu_blocks)))
 
-    # ------------------------------------------------------------------ can it be had?
+    # ------------------------------------------------------------------ is there room?
 
     def can_allocate(self, request: Request, num_lookahead_tokens: int = 0) -> AllocStatus:
         """Whether a waiting request can have blocks for all of its tokens.

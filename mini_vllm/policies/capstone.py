@@ -8,7 +8,7 @@ long for all requests that make tokens::
     V1     | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
                                                    d: the next token of an answer
 
-``limits`` says how much a step may take, ``schedule`` who comes first in it.
+``limits`` says how much a step may take, ``schedule`` which requests come first in it.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Capstone(Scheduler):
         """
         if not config.enable_chunked_prefill:
             return config
-        # A step of few tokens is short, so those who make tokens make them often. The price is
-        # more steps for a long prompt, and what every step costs comes on top of each.
+        # A step of few tokens is short, so decoding requests get their tokens often. The price is
+        # more steps for a long prompt, each with the fixed cost of a step.
         enough = max(96, config.max_num_seqs)  # a token for each request
         budget = min(config.max_num_batched_tokens, enough)
         return replace(config, max_num_batched_tokens=budget)
 
     def schedule(self) -> SchedulerOutput:
         """Plan one step: as V1 does, with ``running`` and ``waiting`` in an order of its own."""
-        # Shortest first: who misses the fewest tokens computes first, and documents fill what
-        # is left. So a long request waits while short ones keep coming.
+        # Shortest first: the request that lacks the fewest tokens computes first, and documents
+        # fill what is left. So a long request waits while short ones keep coming.
         self.running.sort(key=_num_missing)
         in_order = sorted(self.waiting, key=_num_missing)
         self.waiting.remove_requests(in_order)

@@ -1,9 +1,9 @@
 """A fleet policy of your own: more requests in time than by any simple one.
 
-A policy that looks at first tokens only sends prompts to machines that make tokens, and there
-every token of every request comes later. Two promises were made, so two times must be weighed::
+A policy that looks only at the first token sends prompts to machines that decode, and there every
+token of every request comes later. Two limits were promised, so two times must be weighed::
 
-    choice              first token      pace of those who run there
+    choice              first token      pace of requests there
     remote, quiet d     later            as before
     local,  quiet d     soon             a stall for few
     local,  busy d      soon             a stall for many
@@ -26,7 +26,7 @@ class CapstoneFleet(FleetPolicy):
     """Weighs both promises."""
 
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
-        """Who serves the request: see :meth:`FleetPolicy.place`.
+        """Choose the machines for a request: see :meth:`FleetPolicy.place`.
 
         Every request must be placed; none can be sent away. What counts in the end is how many
         requests kept both of their promises.
@@ -41,7 +41,8 @@ class CapstoneFleet(FleetPolicy):
         return best
 
     def _cost(self, job: Job, prefill: View | None, decode: View) -> float:
-        """How near a placement comes to breaking promises, ours and those of others."""
+        """How near a placement comes to breaking promises: of this request, and of those that run
+        there."""
         prices = self.prices
         first = first_token_seconds(prices, job, prefill, decode) / job.ttft
         context = decode.held_tokens + job.prompt_len

@@ -1,4 +1,4 @@
-"""Static batching: the baseline that everything else beat."""
+"""Static batching: the baseline that the other schedulers are compared with."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class VllmV0(Policy):
     def _sort_queues(self, step: V0Plan) -> None:
         """Under "priority", in a step that starts no prompt: the most urgent first in both queues.
 
-        So who arrives between two such steps stands at the end of the line, however urgent.
+        So a request that arrives between two such steps waits at the end, however urgent it is.
         """
         line = sorted([*step.dropped, *self.waiting], key=_urgency)
         self.waiting.remove_requests(list(self.waiting))
@@ -192,10 +192,10 @@ class VllmV0(Policy):
     def _settle(self, step: V0Plan) -> None:
         """Order the queues for the next step.
 
-        ``running``: first who got nothing in this one. Then, in chunked mode, who came back from
-        the host, who made a token, whose prompt went on (those that it completes first), and new
-        prompts; in default mode as they were scheduled. What was dropped waits in front of the
-        others, the oldest first.
+        ``running``: first requests that got nothing in this step. Then, in chunked mode, those that
+        came back from the host, those that made a token, those whose prompt went on (first the
+        prompts that the step completes), and new prompts; in default mode as they were scheduled.
+        Dropped requests wait in front of the others, the oldest first.
         """
         counts = step.num_scheduled_tokens
         idle = [request for request in self.running if request.request_id not in counts]
@@ -406,7 +406,7 @@ class VllmV0(Policy):
         return next((r for r in siblings if r.status == RequestStatus.RUNNING), None)
 
     def _schedule_forks(self, step: V0Plan) -> None:
-        """Start waiting siblings from the blocks of one who has computed their prompt.
+        """Start waiting siblings from the blocks of a sibling that has computed their prompt.
 
         Each computes the prompt's last token once more, for the logits its first token is drawn
         from. It goes to a block of its own: the shared one is copied before.
@@ -440,7 +440,7 @@ class VllmV0(Policy):
     # ------------------------------------------------------------------ preemption
 
     def _schedule_priority_preemption(self, step: V0Plan) -> int:
-        """Make room for the waiting request whose turn it is, at the cost of less urgent ones.
+        """Make room for the next waiting request, by preempting less urgent ones.
 
         From the least urgent on, running groups are preempted until it fits (:meth:`_fits`, with
         the step's own budget), as long as they are less urgent: a larger ``(priority,

@@ -3,7 +3,7 @@
     class NoDigits(LogitsProcessor):
         def __init__(self, vllm_config, device, is_pin_memory): ...
         def is_argmax_invariant(self): return False
-        def update_state(self, batch_update): ...      # who is in which row now
+        def update_state(self, batch_update): ...      # which request is in which row
         def apply(self, logits): logits[:, self.digits] = -inf; return logits
 
     LLM(model, logits_processors=[NoDigits])           or "module:NoDigits" by name

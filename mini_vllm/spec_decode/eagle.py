@@ -4,8 +4,8 @@
     head     (x[t+1], h[t]) ──► guess of h[t+1] ──► draft of x[t+2]
              (draft,  guess) ──► guess of h[t+2] ──► draft of x[t+3]
 
-The hidden state says what the target was about to say, the token what was then chosen. One layer
-is enough for both. It has keys and values of its own, under the target's block table, one place
+The hidden state holds what the target predicted, the token what was then chosen. One layer is
+enough for both. It has keys and values of its own, under the target's block table, one place
 behind: token t + 1 is read at position t.
 
 Source: vllm/v1/spec_decode/eagle.py#L10-L22 (EagleProposer) @ v0.22.1

@@ -4,8 +4,8 @@
     a         t  d0 d1 d2               t judges d0, d0 judges d1, d1 judges d2, d2: bonus
     b         t                         t: bonus, which is what decoding always did
 
-Row j of a request is what the model says after the drafts before it, so its sampling parameters
-are those of a request whose output already holds these drafts.
+Row j of a request has the logits after j of its drafts, so its sampling parameters are those of a
+request whose output already holds these drafts.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     verify         1 to m + 1 tokens for each request
     propose        drafts for the next step
 
-There is no second way through the runner, and no method's name in it: proposers differ, the step
-does not. A step without drafts is sampled as ever.
+All methods take the same way through the runner, which names none of them: only the proposers
+differ. A step without drafts is sampled as usual.
 
 Source: vllm/v1/worker/gpu_model_runner.py#L4320-L4588 (GPUModelRunner.sample_tokens) @ v0.22.1
 """

@@ -10,8 +10,8 @@ at each position one layer of every group::
     group 2, window  layer 1      layer 7         the pages of its own layers
 
 A page has one plane for keys and one for values. A state takes the page of a block, too: its
-tensors lie one in each plane, at their begin. The plane of a block may be too small for that; then
-blocks get more tokens.
+tensors lie one in each plane, at its beginning. The plane of a block may be too small for that;
+then blocks get more tokens.
 
 Source: vllm/v1/core/kv_cache_utils.py#L1057-L1176 (_get_kv_cache_groups_uniform_page_size)
 @ v0.22.1
@@ -144,8 +144,8 @@ class CacheLayout:
 
 
 def narrowed(layer: LayerSpec, config: EngineConfig) -> LayerSpec:
-    """A window or chunk that no text outgrows is none. Nor is one in a layer that shares the table
-    of all others, or a chunk that ends inside a block."""
+    """Treat a window or chunk as full attention if no text is longer than it, if all layers share
+    one table, or if the chunk ends inside a block."""
     if layer.kind not in ("sliding_window", "chunked_local"):
         return layer
     if config.scheduler.disable_hybrid_kv_cache_manager or layer.chunk % config.cache.block_size:

@@ -132,12 +132,12 @@ class GroupTables:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all requests; those that go on come back with their whole tables."""
+        """Forget all requests; unfinished ones come back with their whole tables."""
         self.row_of: dict[str, int] = {}
         self.free_rows = list(range(self.max_num_reqs))
 
     def update(self, plan: SchedulerOutput) -> list[int]:
-        """Bring the tables in line with a plan: requests that go, that come, and that grow.
+        """Bring the tables in line with a plan: remove requests, add requests, and extend tables.
 
         Returns:
             Blocks for keys and values that were handed out now, in which a state may have lain.
@@ -235,8 +235,8 @@ class GroupTables:
 
 
 def show_no_request(layout: CacheLayout, metadata: AttentionMetadata) -> None:
-    """Let a run that leaves no trace have metadata for layers with states: of new requests, whose
-    states go into the null block."""
+    """Give a warm-up run metadata for layers with states: that of new requests, whose states go
+    into the null block."""
     if not layout.spec.keeps_states:
         return
     lengths, device = metadata.query_lens_cpu, metadata.seq_lens.device

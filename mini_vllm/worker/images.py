@@ -76,7 +76,7 @@ class RunnerImages:
         self.num_encoded = 0
         """Images encoded so far."""
         self._fresh: dict[str, Tensor] = {}
-        """This step's encodings, and whose they are; they stay if the step succeeds."""
+        """This step's encodings, and the request of each; they are kept if the step succeeds."""
         self._owner: dict[str, str] = {}
         self._broken: set[str] = set()
         """Images whose encoding, of this step or a kept one, is not to be used."""
@@ -178,7 +178,7 @@ class RunnerImages:
         """The step is done: keep its encodings, but not those of a request that failed.
 
         With late results the scheduler has planned another step before a failure is reported, and
-        that step may count on them. So all are kept until it has them forgotten.
+        that step may count on them. So all are kept until the scheduler evicts them.
         """
         for mm_hash, rows in self._fresh.items():
             if self.runner.late is not None or self._owner[mm_hash] not in result.failed:

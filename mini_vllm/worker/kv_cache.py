@@ -32,7 +32,8 @@ def available_memory(device: torch.device, utilization: float) -> int:
 
 
 def reclaimable_memory(device: torch.device) -> int:
-    """Bytes that could be had at most: all that is free, without a reserve for others."""
+    """The most bytes that can be allocated: all free memory, without a reserve for other
+    programs."""
     return platform_of(device).reclaimable_memory(device)
 
 
@@ -130,7 +131,8 @@ def choose_num_blocks(
 
 
 def shared_memory(config: EngineConfig, device: torch.device, num_bytes: int) -> int:
-    """One worker's share of a device's memory; all of an engine's live in the same main memory."""
+    """One worker's share of a device's memory; on CPUs all workers of an engine share main
+    memory."""
     is_shared = platform_of(device).is_host
     return num_bytes // config.parallel.num_workers if is_shared else num_bytes
 
@@ -138,7 +140,7 @@ def shared_memory(config: EngineConfig, device: torch.device, num_bytes: int) ->
 def how_to_hold(
     config: EngineConfig, device: torch.device, block_bytes: int, num_blocks: int
 ) -> str:
-    """What gives the KV cache so many blocks. It is advice only where it helps."""
+    """Advice on how to give the KV cache so many blocks, where it is possible."""
     cache, needed = config.cache, num_blocks * block_bytes
     free = shared_memory(config, device, reclaimable_memory(device))
     if needed > free:
@@ -213,7 +215,7 @@ class KVCache:
     def release(self) -> None:
         """Give the memory back until :meth:`restore`; what the cache held is lost.
 
-        Tensors and their addresses stay, so a holder of one needs not know.
+        Tensors and their addresses stay, so code that holds one need not be told.
         """
         for pages in self._pages:
             pages.madvise(mmap.MADV_DONTNEED)  # the next use finds zeros in a new page
@@ -232,9 +234,9 @@ class KVCache:
     def scrub(self) -> None:
         """Replace NaN and infinities by 0.
 
-        A masked slot counts for nothing only while it is finite (-inf + NaN is NaN), so what a
-        broken request has left in its blocks would break their next owner too. What is finite is
-        read only, since writing would give every page of the pool its memory.
+        A masked slot counts for nothing only while it is finite (-inf + NaN is NaN), so NaN that a
+        broken request left in its blocks would break the next request that gets them. Finite
+        numbers are only read: a write would allocate memory for every page of the pool.
 
         Where a page may hold a state nothing is done: a block is zeroed when it is handed out.
         """

@@ -195,8 +195,8 @@ class LateResults:
         return look_up(input_ids, newest.token_ids)
 
     def leave_with(self, head: RecordedHead) -> None:
-        """:meth:`resolve` for a recorded step, which looks the tokens up by itself: see to it that
-        they are where it looks."""
+        """:meth:`resolve` for a recorded step, which looks the tokens up by itself: put them where
+        it looks."""
         self._settle_all_but_newest()
         if self.on_their_way and not self.on_their_way[-1].is_settled:
             newest = self.on_their_way[-1].drawn
@@ -213,5 +213,5 @@ class LateResults:
             self.on_their_way.popleft().settle()
 
     def clear(self) -> None:
-        """The steps were undone: what is on its way is dropped."""
+        """Drop the results that are on their way: their steps were undone."""
         self.on_their_way.clear()

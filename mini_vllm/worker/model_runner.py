@@ -35,10 +35,10 @@ class ModelRunner(RunnerFrame):
     """Keeps the batch in step with the scheduler, and flattens it; the frame does the rest."""
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        """Bring the batch's rows in line with the plan: first those who go, then those who come.
+        """Bring the batch's rows in line with the plan: first remove requests, then add requests.
 
-        Requests that go make room: rows are as many as may run at once. Holes that are left at the
-        end are closed.
+        Removed requests make room for new ones: rows are as many as requests may run at once. Holes
+        that are left at the end are closed.
 
         Source: vllm/v1/worker/gpu_model_runner.py#L1116-L1484 (GPUModelRunner._update_states)
         @ v0.22.1

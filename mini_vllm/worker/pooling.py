@@ -26,7 +26,7 @@ Group = tuple[bool | None, int | None, int]
 
 
 class RunnerPooler:
-    """Pools the prompts that a step completes, and keeps what others need until theirs is.
+    """Pools the prompts that a step completes, and keeps what incomplete prompts need later.
 
     Args:
         pooler: what stands behind the decoder.

@@ -102,8 +102,7 @@ class RecordedHead:
         self._loaded = metadata
 
     def hold(self, token_ids: Tensor) -> None:
-        """See to it that the newest step's tokens ``[B]`` are in ``token_ids``; those that were
-        drawn here are."""
+        """Copy the newest step's tokens ``[B]`` into ``token_ids``, unless they were drawn here."""
         if token_ids is not self._drawn:
             self.token_ids[: len(token_ids)] = token_ids
             self._drawn = token_ids

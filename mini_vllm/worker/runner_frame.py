@@ -58,7 +58,7 @@ BROKEN = "the model produced NaN or infinite numbers in the prompt; check the we
 
 @dataclass(slots=True)
 class StepState:
-    """What lies between the two halves of a step."""
+    """State that is kept between the two halves of a step."""
 
     plan: SchedulerOutput
     result: ModelRunnerOutput
@@ -166,7 +166,7 @@ class RunnerFrame(ABC):
                 inputs = self._prepare_inputs(plan)
                 if self.group_tables is not None:
                     self.group_tables.apply(inputs)
-            if self.images is not None and self.late is not None:  # whose tokens are embedded here
+            if self.images is not None and self.late is not None:  # images need the token ids
                 inputs.input_ids = self.late.resolve(inputs.input_ids)
             if self.images is not None:
                 self.images.apply(inputs, state.result)
@@ -184,7 +184,7 @@ class RunnerFrame(ABC):
 
     @torch.inference_mode()
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
-        """The second half of a step: new tokens for the requests whose turn it is.
+        """The second half of a step: new tokens for the requests that are sampled in it.
 
         Args:
             masks: the tokens that grammars let through, for requests that have one.
@@ -213,8 +213,8 @@ class RunnerFrame(ABC):
     def sample_tokens_late(self, masks: GrammarOutput | None) -> LateOutput:
         """:meth:`sample_tokens`, but the tokens stay on the device until they are asked for.
 
-        The next step may be executed meanwhile. A failure of a row is heard of late, too: by
-        then the engine calls :meth:`scrub`.
+        The next step may be executed meanwhile. A failed row is reported late, too; the engine
+        calls :meth:`scrub` then.
         """
         assert self.late is not None
         state = self._take_state()
@@ -230,8 +230,8 @@ class RunnerFrame(ABC):
         """Fail requests whose state is not finite, as far as no token is sampled for them: the
         sampler sees the others.
 
-        A state that is broken breaks all that follows, and those that find it in the cache.
-        The last token of a chunk has read it.
+        A broken state breaks all later tokens, and requests that find it in the cache. The hidden
+        state of a chunk's last token shows it, because that token has read the state.
         """
         if len(inputs.sample_rows) == len(inputs.req_ids):
             return
@@ -458,7 +458,7 @@ class RunnerFrame(ABC):
             self.graphs = graphs
 
     def forget_recordings(self) -> None:
-        """What is recorded knows addresses, which are to change."""
+        """Drop the recordings: they hold addresses, which are about to change."""
         self.graphs = self.head = None
 
     def _move_blocks(self, output: SchedulerOutput) -> None:

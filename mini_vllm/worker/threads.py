@@ -9,8 +9,8 @@ another program holds one of the cores, the others then spin until it lets go, a
 one busy neighbour makes a step twenty times slower, not twice. So `mini_vllm` asks for a short spin
 (GOMP_SPINCOUNT, see its `__init__`), after which a thread sleeps.
 
-Our own kernels need no such help: none waits for a thread of theirs that has no core (see
-`Helpers` in `kernels/cpu.cpp`).
+Our own kernels do not need it: none waits for one of its threads that has no core (see `Helpers` in
+`kernels/cpu.cpp`).
 
 An engine in a process of its own has such a neighbour: the front end, which sends every token to
 a client. Where steps are short and requests many, that is much work. There torch leaves a core to
@@ -46,7 +46,7 @@ class StepThreads:
 
     def __init__(self, wanted: int | None, hidden_size: int, most: int | None = None) -> None:
         now = torch.get_num_threads()
-        own = _at_start if now == _set_here else now  # a number that the user has set is a wish
+        own = _at_start if now == _set_here else now  # a number that the user has set is kept
         self.wanted, self.hidden_size, self.most = wanted, hidden_size, most or own
         self.leaves_a_core = False
         """Whether steps of many requests leave one core to a front end in another process."""

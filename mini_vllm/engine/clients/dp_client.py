@@ -65,7 +65,7 @@ class DataParallelClient(EngineClient):
         self.router.finish(request_ids)
 
     def get_outputs(self) -> list[EngineCoreOutput]:
-        """What the engines bring that are ready first; the others go on meanwhile."""
+        """Outputs of the engines that are ready first; the others go on meanwhile."""
         busy = [core for core in self.cores if core.has_requests()]
         for core in busy:
             core.fill()
@@ -83,7 +83,7 @@ class DataParallelClient(EngineClient):
         answers = [call_utility(core, method, *args) for core in self.cores]
         if method == "reset_prefix_cache" and self.prefixes is not None and all(answers):
             self.prefixes.clear()
-        if method == "keep_only":  # gone are those that no engine has
+        if method == "keep_only":  # a request is gone if no engine has it
             return [i for i in args[0] if all(i in gone for gone in answers)]
         return one_answer(method, answers)
 

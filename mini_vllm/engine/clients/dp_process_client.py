@@ -19,7 +19,7 @@ from mini_vllm.engine.clients.process_client import ProcessClient
 
 
 class DataParallelProcessClient:
-    """Sends every request to one of several engines; the end of one is the end of all.
+    """Sends every request to one of several engines; if one engine ends, all end.
 
     It does what a :class:`~mini_vllm.engine.clients.process_client.ProcessClient` does for a front
     end with one engine.
@@ -100,10 +100,10 @@ class DataParallelProcessClient:
         return outputs
 
     async def _next_read(self) -> asyncio.Task[EngineCoreOutputs]:
-        """A read that is done; every engine is being read meanwhile.
+        """A read that is done; meanwhile there is a pending read of every engine.
 
-        What else is done waits here for the next call, which may come from another loop: such a
-        read is taken as it is, since a task of a closed loop cannot be waited for.
+        Other reads that are done stay here for the next call, which may come from another loop:
+        such a read is taken as it is, since a task of a closed loop cannot be waited for.
         """
         loop = asyncio.get_running_loop()
         for task in list(self._reading):  # reads of a loop that has ended will bring nothing

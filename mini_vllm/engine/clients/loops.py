@@ -1,4 +1,4 @@
-"""What belongs to an event loop is touched in the loop's own thread only.
+"""Objects of an event loop are used in the loop's own thread only.
 
 Source: vllm/utils/async_utils.py#L251-L263 (run_in_loop) @ v0.22.1
 """
@@ -24,7 +24,7 @@ def runs_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
 def do_in(loop: asyncio.AbstractEventLoop | None, act: Callable[[], object]) -> None:
     """Call ``act`` where ``loop`` runs, or here if it does not; returns when that is done.
 
-    Nothing that is left of a closed loop can be told anything: then it is not called.
+    If the loop is closed, ``act`` is not called.
     """
     if loop is not None and loop.is_closed():
         return
@@ -46,7 +46,7 @@ def do_in(loop: asyncio.AbstractEventLoop | None, act: Callable[[], object]) -> 
 def post_to(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *args: object) -> None:
     """Have ``act(*args)`` called in ``loop``, from any thread, without waiting for it.
 
-    Nothing is called where the loop is closed: its readers have ended with it.
+    If the loop is closed, nothing is called: its readers have ended with it.
     """
     if not loop.is_closed():
         loop.call_soon_threadsafe(act, *args)

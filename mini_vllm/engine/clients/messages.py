@@ -1,4 +1,4 @@
-"""What a front end and an engine process say to each other, and how it is written down.
+"""The messages between a front end and an engine process, and how they are encoded.
 
 ::
 
@@ -131,9 +131,9 @@ def encode_call(call: UtilityCall) -> bytes:
 
 
 def check_travels(request: EngineCoreRequest) -> None:
-    """Refuse a request that would not arrive as it is sent, before a caller waits for it.
+    """Refuse a request that cannot be encoded without loss, before a caller waits for it.
 
-    Only what callers fill freely can be so: `extra_args`, and an adapter's fields. Raises
+    Only fields with free contents can be so: `extra_args`, and an adapter's fields. Raises
     ValueError.
     """
     extra_args, adapter = request.sampling_params.extra_args, request.lora_request

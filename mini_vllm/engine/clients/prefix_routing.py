@@ -6,8 +6,8 @@
     engine 0   [b0][b1][b2]                      16     5 run:   320           336
     engine 1                                     64     none:      0            64    here
 
-An engine's cache is not visible from outside; so the router remembers which prompt went where. That
-is only nearly what the cache holds: an engine may have evicted a block. Then it computes it again.
+An engine's cache is not visible from outside, so the router remembers which prompt went where. That
+only approximates the cache: an engine may have evicted a block, which it then computes again.
 
 vLLM 0.22.1 looks at the load alone (:class:`~mini_vllm.distributed.dp_router.DPRouter`).
 """
@@ -22,7 +22,7 @@ from mini_vllm.request import Request
 
 REQUEST_TOKENS = 64
 """What a running request counts for, in tokens of a prompt; a waiting one counts four times that.
-How much either still has to say is not known."""
+How many tokens either will still make is not known."""
 
 
 class PrefixRouting:

@@ -151,8 +151,8 @@ class ProcessClient:
         return decode_info(content)
 
     def _watch(self) -> None:
-        """A thread that sleeps until the process ends. Asking now and then would find out late,
-        and a heartbeat would take a long step for a death."""
+        """A thread that sleeps until the process ends. Polling would notice late, and a heartbeat
+        would mistake a long step for a death."""
         wait([self.process.sentinel])
         if not self._closing:
             self.process.join()
@@ -181,7 +181,7 @@ class ProcessClient:
                 if self.dead is not None:
                     raise EngineDeadError(self.dead)
                 self._sender.send_multipart([kind.value, *frames], flags=zmq.NOBLOCK)
-        except zmq.Again:  # it hung up, and `_watch` has not woken yet
+        except zmq.Again:  # the process has ended, and `_watch` has not noticed yet
             self._die("the engine process does not listen any more")
             raise EngineDeadError(self.dead) from None
 
@@ -217,7 +217,7 @@ class ProcessClient:
         """What the next step brings. Answers to calls are handed to their callers on the way.
 
         Raises:
-            EngineDeadError: when the engine has said its last words.
+            EngineDeadError: when the engine has sent its last message.
         """
         self._loop = asyncio.get_running_loop()
         if self._num_at_once == MOST_AT_ONCE:  # what waits already is received without a pause
@@ -267,8 +267,9 @@ class ProcessClient:
     def shutdown(self, timeout: float = 0.0) -> None:
         """Ask the engine to end, and wait until it has.
 
-        In the loop's own thread none is served meanwhile; in another one, those that still run
-        are, and their last outputs are read before the socket is closed.
+        Called in the loop's own thread, it blocks the loop, and no request is served meanwhile.
+        Called in another thread, it lets running requests go on, and their last outputs are read
+        before the socket is closed.
         """
         self.ask_to_end(timeout)
         if self.dead is None:
@@ -286,8 +287,8 @@ class ProcessClient:
             self.process.kill()
             self.process.join()
         self.dead = self.dead or "the engine was shut down"
-        # First the one that tells the loop. A loop that goes on would take the next engine's
-        # socket, which gets the same descriptor, for one that it watches already.
+        # The asynchronous receiver comes first, so that the loop stops watching its descriptor. The
+        # next engine's socket may get the same one, and the loop would take it for watched already.
         do_in(self._loop, lambda: self._async_receiver.close(linger=0))
         with self._sending:
             for socket in (self._sender, self._receiver):

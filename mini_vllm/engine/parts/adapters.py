@@ -1,7 +1,7 @@
 """The engine's side of adapters: from what requests name to keys, and down to the workers.
 
-A worker gets an adapter when a request brings it, before the request is queued. So an
-adapter that cannot be served is refused at the door, and no other request notices.
+A worker gets an adapter when a request brings it, before the request is queued. So an adapter that
+cannot be served is refused before its request is queued, and no other request is affected.
 """
 
 from __future__ import annotations

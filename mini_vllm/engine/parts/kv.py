@@ -95,7 +95,8 @@ class EngineKV:
     def step_done(
         self, plan: SchedulerOutput, result: ModelRunnerOutput, timeout: float, scheduler: Scheduler
     ) -> None:
-        """Tell of the cache; if nothing could run and nothing has come, sleep until it may have."""
+        """Publish the cache's events; if nothing could run and no KV has come, sleep until some may
+        have."""
         if self.events is not None:
             events = self.events.take()
             if self.publisher is not None:
