@@ -1,4 +1,4 @@
-"""vLLM V0's options, its plan and its report."""
+"""vLLM V0's options and its plan."""
 
 from __future__ import annotations
 
@@ -49,16 +49,3 @@ class V0Plan(StepPlan):
     """Preempted requests that have to be computed again."""
     returned: list[Request] = field(default_factory=list)
     """Requests that came back from the host."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What V0 said about a step besides the plan."""
-
-    num_batched_tokens: int
-    num_cached_tokens: int
-    ignored: list[str]
-    """Requests that were ended because they can never fit."""
-    allow_async_output_proc: bool
-    """Whether the next step may start before this one's outputs are processed."""
-    scheduling_seconds: float

@@ -29,7 +29,7 @@ from mini_vllm.core.scheduler_output import (
     ModelRunnerOutput,
     SchedulerOutput,
 )
-from mini_vllm.distributed.pipeline import missing_tokens
+from mini_vllm.distributed.pipeline import PipelineStage, missing_tokens
 from mini_vllm.platforms.transfer import Transfer, on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
@@ -47,10 +47,14 @@ from mini_vllm.worker.sample_step import (
     report_prompts,
     sampler_of,
 )
-from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Pooling, Speculator
+from mini_vllm.worker.slots import Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
+    from mini_vllm.worker.adapters import RunnerAdapters
+    from mini_vllm.worker.images import RunnerImages
+    from mini_vllm.worker.kv_connector import RunnerConnector
+    from mini_vllm.worker.pooling import RunnerPooler
     from mini_vllm.worker.recorded_head import RecordedHead
 
 BROKEN = "the model produced NaN or infinite numbers in the prompt; check the weights and the dtype"
@@ -105,12 +109,12 @@ class RunnerFrame(ABC):
         """What the encoder has made of images, by hash; the scheduler says what is kept."""
         self.group_tables: GroupTables | None = None
         """If the model's layers remember differently."""
-        self.images: Images | None = None
-        self.lora: Adapters | None = None
-        self.connector: Connector | None = None
+        self.images: RunnerImages | None = None
+        self.lora: RunnerAdapters | None = None
+        self.connector: RunnerConnector | None = None
         self.speculator: Speculator | None = None
-        self.pipeline: Pipeline | None = None
-        self.pooler: Pooling | None = None
+        self.pipeline: PipelineStage | None = None
+        self.pooler: RunnerPooler | None = None
         """Of a model that embeds or classifies: then nothing is sampled."""
         self.late: LateResults | None = None
         """With results that come one step late: where the newest tokens are."""
