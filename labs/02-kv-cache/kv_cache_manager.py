@@ -9,7 +9,7 @@ Source: vllm/v1/core/kv_cache_manager.py#L110-L570 (KVCacheManager) @ v0.22.1
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mini_vllm.config.checks import require_at_least
@@ -242,17 +242,7 @@ class KVCacheManager:
         Args:
             requests: those that may hold blocks, to check their hashes as well.
         """
-        self.block_pool.check_integrity()
-        holders = [0] * self.block_pool.num_gpu_blocks
-        for request_id, table in self.req_to_blocks.items():
-            ids = [block.block_id for block in table]
-            assert len(set(ids)) == len(ids), f"{request_id} holds a block twice: {ids}"
-            for block_id in ids:
-                holders[block_id] += 1
-        for block in self.block_pool.blocks[1:]:
-            assert block.ref_cnt == holders[block.block_id], (
-                f"{block} is in {holders[block.block_id]} tables"
-            )
+        self._check_holders({i: self.get_block_ids(i) for i in self.req_to_blocks})
         for request in requests:
             table = self.req_to_blocks.get(request.request_id, [])
             for index in range(self.num_cached_blocks.get(request.request_id, 0)):
@@ -260,3 +250,16 @@ class KVCacheManager:
                 assert table[index].block_hash in (None, request.block_hashes[index]), (
                     f"block {index} of {request.request_id} is filed under another content"
                 )
+
+    def _check_holders(self, block_ids: Mapping[str, Sequence[int]]) -> None:
+        """Raise AssertionError unless the pool counts each block once for each request with it."""
+        self.block_pool.check_integrity()
+        holders = [0] * self.block_pool.num_gpu_blocks
+        for request_id, ids in block_ids.items():
+            assert len(set(ids)) == len(ids), f"{request_id} holds a block twice: {ids}"
+            for block_id in ids:
+                holders[block_id] += 1
+        for block in self.block_pool.blocks[1:]:
+            assert block.ref_cnt == holders[block.block_id], (
+                f"{block} is in {holders[block.block_id]} tables"
+            )

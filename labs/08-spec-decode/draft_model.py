@@ -29,7 +29,7 @@ from mini_vllm.sample.metadata import signed_seed
 from mini_vllm.sample.rejection_sampler import DRAFT, drawn_probs, stream_numbers
 from mini_vllm.sample.sampler import greedy_sample, sample_from_logits
 from mini_vllm.spec_decode.narrow_decoder import DecoderCall
-from mini_vllm.spec_decode.proposer import ProposerInput
+from mini_vllm.spec_decode.proposer import Proposer, ProposerInput
 from mini_vllm.worker.input_batch import InputBatch, decodes_first, flatten_tokens
 from mini_vllm.worker.kv_cache import KVCache
 
@@ -113,7 +113,7 @@ def one_token_each(
     )
 
 
-class DraftModelProposer:
+class DraftModelProposer(Proposer):
     """Drafts from a second model with the same vocabulary.
 
     Args:
@@ -136,7 +136,7 @@ class DraftModelProposer:
         probabilistic: bool = False,
     ) -> None:
         self.model, self.kv_cache, self.device = model, kv_cache, device
-        self.k = self.num_lookahead_tokens = num_speculative_tokens
+        self.k = num_speculative_tokens
         self.max_model_len = max_model_len
         self.probabilistic = probabilistic
         self._probs: dict[str, list[Tensor]] = {}

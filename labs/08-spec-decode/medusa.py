@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mini_vllm.json_files import read_json
 from mini_vllm.sample.sampler import greedy_sample
-from mini_vllm.spec_decode.proposer import ProposerInput
+from mini_vllm.spec_decode.proposer import Proposer, ProposerInput
 
 
 class ResidualBlock(nn.Module):
@@ -68,7 +68,7 @@ class MedusaHeads(nn.Module):
         return heads.to(device, dtype).requires_grad_(False).eval()
 
 
-class MedusaProposer:
+class MedusaProposer(Proposer):
     """Drafts from heads that look at one hidden state.
 
     Args:
@@ -76,8 +76,6 @@ class MedusaProposer:
         target: whose ``compute_logits`` maps ``[B, H]`` to ``[B, V]``.
         num_speculative_tokens: drafts a request gets.
     """
-
-    num_lookahead_tokens = 0
 
     def __init__(self, heads: MedusaHeads, target: Any, num_speculative_tokens: int) -> None:
         self.heads, self.target = heads, target
@@ -97,9 +95,3 @@ class MedusaProposer:
             "TODO 08.10: write MedusaProposer.propose in labs/08-spec-decode/medusa.py"
             " (phase 08, 02-mini-build.md#task-10)"
         )
-
-    def draft_probs(self, request_id: str, num_drafts: int) -> Tensor | None:
-        return None
-
-    def scrub(self) -> None:
-        """It keeps nothing."""

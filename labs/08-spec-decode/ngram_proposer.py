@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from mini_vllm.spec_decode.proposer import ProposerInput
+from mini_vllm.spec_decode.proposer import Proposer, ProposerInput
 
 
 def find_longest_matched_ngram_and_propose_tokens(
@@ -57,7 +56,7 @@ def find_longest_matched_ngram_and_propose_tokens(
     )
 
 
-class NgramProposer:
+class NgramProposer(Proposer):
     """Drafts from the request's own text.
 
     Args:
@@ -65,8 +64,6 @@ class NgramProposer:
         num_speculative_tokens: most drafts a request gets.
         max_model_len: most tokens a request may reach.
     """
-
-    num_lookahead_tokens = 0
 
     def __init__(
         self, min_ngram: int, max_ngram: int, num_speculative_tokens: int, max_model_len: int
@@ -90,9 +87,3 @@ class NgramProposer:
             "TODO 08.1: write NgramProposer.propose in labs/08-spec-decode/ngram_proposer.py"
             " (phase 08, 02-mini-build.md#task-1)"
         )
-
-    def draft_probs(self, request_id: str, num_drafts: int) -> Tensor | None:
-        return None
-
-    def scrub(self) -> None:
-        """It keeps nothing."""

@@ -21,7 +21,6 @@ import time
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 MAGIC = b"miniKV01"
 HEADER = struct.Struct("<8s32s32sQI")
@@ -29,18 +28,6 @@ STALE_SECONDS = 60.0
 """After which an unfinished file's writer is taken for dead."""
 SWEEP_EVERY = 64
 """Files written between two looks at what others have written."""
-
-
-class Store(Protocol):
-    """What a connector asks of a place that keeps blocks."""
-
-    def contains(self, block_hash: bytes) -> bool: ...
-
-    def put(self, block_hash: bytes, payload: bytes | memoryview) -> bool: ...
-
-    def get(self, block_hash: bytes) -> bytes | None: ...
-
-    def evict(self) -> int: ...
 
 
 def pack_entry(namespace: bytes, block_hash: bytes, payload: bytes | memoryview) -> list[bytes]:

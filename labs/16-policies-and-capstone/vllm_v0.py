@@ -41,7 +41,7 @@ from mini_vllm.policies.base import Policy
 from mini_vllm.policies.block_manager import AllocStatus, BlockManager
 from mini_vllm.policies.budget import SchedulingBudget
 from mini_vllm.policies.sequence_group import SequenceGroups
-from mini_vllm.policies.v0_plan import PreemptionMode, StepReport, V0Options, V0Plan
+from mini_vllm.policies.v0_plan import PreemptionMode, V0Options, V0Plan
 from mini_vllm.request import Request, RequestStatus
 
 ARTIFICIAL_PREEMPTION_PROBABILITY = 0.5
@@ -81,9 +81,6 @@ class VllmV0(Policy):
         """Swapped out requests, by the group that went together."""
         self.clock: Callable[[], float] = time.monotonic
         """The clock of the requests' arrival times."""
-        self.last_step: StepReport | None = None
-        self.scheduler_time: dict[str, float] = {}
-        """Seconds spent on planning while a request was running, by unfinished request."""
         self._prefilling: set[str] = set()
         """Requests in the prompt stage: not everything that was known at their admission is
         computed. It may be a single token, and a request that makes tokens misses one as well."""
@@ -100,7 +97,6 @@ class VllmV0(Policy):
         """As :meth:`Scheduler.add_request`; and the request joins its group."""
         super().add_request(request)
         self.groups.add(request)
-        self.scheduler_time[request.request_id] = 0.0
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
@@ -122,39 +118,26 @@ class VllmV0(Policy):
         super()._free_request(request)
         self.groups.remove(request)
         self._prefilling.discard(request.request_id)
-        del self.scheduler_time[request.request_id]
 
     # ------------------------------------------------------------------ one step
 
     def schedule(self) -> SchedulerOutput:
         """As :meth:`Policy.schedule`. What the step computes becomes findable when it is planned:
         for the next step, not for this one."""
-        start = time.perf_counter()
         output = super().schedule()
-        scheduled = [self.requests[request_id] for request_id in output.num_scheduled_tokens]
-        for request in scheduled:
+        for request_id in output.num_scheduled_tokens:
+            request = self.requests[request_id]
             self.kv_cache_manager.publish(request)
             if request.num_computed_tokens >= request.num_tokens:
-                self._prefilling.discard(request.request_id)
-        seconds = time.perf_counter() - start
-        for request in self.running:
-            self.scheduler_time[request.request_id] += seconds
-        self.last_step = StepReport(
-            num_batched_tokens=output.total_num_scheduled_tokens,
-            num_cached_tokens=self._plan.budget.num_cached_tokens,
-            ignored=[r.request_id for r in self.capped],
-            allow_async_output_proc=all(map(self.allows_async_output_proc, scheduled)),
-            scheduling_seconds=seconds,
-        )
+                self._prefilling.discard(request_id)
         return output
 
     def new_plan(self, token_budget: int) -> StepPlan:
-        """An empty plan whose budget knows who is running."""
+        """An empty plan, with the running requests counted in its budget."""
         budget = SchedulingBudget(token_budget, self.scheduler_config.max_num_seqs)
         for request in self.running:
             budget.add_seq(request.request_id)
-        self._plan = V0Plan(token_budget, self.extensions, budget=budget)
-        return self._plan
+        return V0Plan(token_budget, self.extensions, budget=budget)
 
     def fill(self, step: StepPlan) -> None:
         """Prompts if there are any and none is swapped out; otherwise tokens, and the swapped."""
@@ -432,10 +415,6 @@ class VllmV0(Policy):
             request.num_cached_tokens = num_tokens
             self._run(step, request, num_tokens, 1)
             self._charge(step, request, 1, num_tokens)
-
-    def allows_async_output_proc(self, request: Request) -> bool:
-        """V0's rule: only a lone completion. A group's outputs may fork or end its members."""
-        return len(self.groups.of(request)) == 1
 
     # ------------------------------------------------------------------ preemption
 

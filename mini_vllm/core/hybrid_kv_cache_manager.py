@@ -278,17 +278,10 @@ class HybridKVCacheManager(KVCacheManager):
 
     def check_integrity(self, requests: Iterable[Request] = ()) -> None:
         """Raise AssertionError unless tables, reference counts and cache agree."""
-        self.block_pool.check_integrity()
-        holders = [0] * self.block_pool.num_gpu_blocks
-        for request_id in {i for manager in self.managers for i in manager.req_to_blocks}:
-            ids = [i for table in self.get_group_block_ids(request_id) for i in table if i]
-            assert len(set(ids)) == len(ids), f"{request_id} holds a block twice: {ids}"
-            for block_id in ids:
-                holders[block_id] += 1
-        for block in self.block_pool.blocks[1:]:
-            assert block.ref_cnt == holders[block.block_id], (
-                f"{block} is in {holders[block.block_id]} tables"
-            )
+        known = {request_id for manager in self.managers for request_id in manager.req_to_blocks}
+        self._check_holders(
+            {one: [i for ids in self.get_group_block_ids(one) for i in ids if i] for one in known}
+        )
         for request in requests:
             for manager in self.managers:
                 self._check_names(manager, request)

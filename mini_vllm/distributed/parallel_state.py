@@ -143,12 +143,6 @@ class GroupCoordinator:
         )
         return arrived
 
-    def broadcast(self, x: Tensor, src: int = 0) -> Tensor:
-        """Rank ``src``'s ``x`` for all, in place."""
-        if self.world_size > 1:
-            dist.broadcast(x, self.ranks[src], group=self.process_group)
-        return x
-
     def isend(self, x: Tensor, dst: int) -> Any:
         """Begin to send; ``x`` must stay as it is until ``wait()`` of what is returned is over."""
         return dist.isend(x, self.ranks[dst], group=self.process_group)
@@ -156,11 +150,6 @@ class GroupCoordinator:
     def irecv(self, x: Tensor, src: int) -> Any:
         """Begin to receive into ``x``, which is whole after ``wait()``."""
         return dist.irecv(x, self.ranks[src], group=self.process_group)
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        if self.world_size > 1:
-            dist.barrier(group=self.process_group)
 
 
 _TP: GroupCoordinator | None = None

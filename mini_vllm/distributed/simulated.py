@@ -162,12 +162,6 @@ class SimulatedGroup(GroupCoordinator):
             message.wait()
         return torch.cat(parts)
 
-    def broadcast(self, x: Tensor, src: int = 0) -> Tensor:
-        return self._exchange(x)[src]
-
-    def barrier(self) -> None:
-        self._exchange(torch.zeros(0))
-
 
 class MessageGroup:
     """A group that can do nothing but send and receive, and counts what leaves.

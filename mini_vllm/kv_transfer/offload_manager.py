@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(slots=True)
@@ -39,24 +38,6 @@ class BlockStatus:
 
 
 Evicted = list[tuple[bytes, BlockStatus]]
-
-
-class CachePolicy(Protocol):
-    """Knows all blocks of the tier by key, and the order in which they may go."""
-
-    def get(self, key: bytes) -> BlockStatus | None: ...
-
-    def insert(self, key: bytes, block: BlockStatus) -> None: ...
-
-    def remove(self, key: bytes) -> None: ...
-
-    def touch(self, keys: Sequence[bytes]) -> None: ...
-
-    def evict(self, num_blocks: int, protected: Collection[bytes]) -> Evicted | None: ...
-
-    def clear(self) -> None: ...
-
-    def __len__(self) -> int: ...
 
 
 class LRUCachePolicy:
@@ -235,7 +216,7 @@ class CPUOffloadingManager:
 
     def __init__(self, num_blocks: int, policy: str = "lru") -> None:
         self.num_blocks = num_blocks
-        self.policy: CachePolicy = POLICIES[policy](num_blocks)
+        self.policy = POLICIES[policy](num_blocks)
         self.free_ids = list(reversed(range(num_blocks)))
         """Blocks of the tier that hold nothing; the last is taken first."""
 

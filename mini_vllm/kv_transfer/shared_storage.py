@@ -28,7 +28,7 @@ from mini_vllm.kv_transfer.base import (
 )
 from mini_vllm.kv_transfer.progress import RequestTracker
 from mini_vllm.kv_transfer.redis_store import RedisStore, check_address, is_address
-from mini_vllm.kv_transfer.store import HEADER, BlockStore, Store
+from mini_vllm.kv_transfer.store import HEADER, BlockStore
 from mini_vllm.request import Request
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class SharedStorageConnector(KVConnectorBase_V1):
         self.writes: set[Future[None]] = set()
         self.invalid: set[int] = set()
 
-    def _open_store(self) -> Store:
+    def _open_store(self) -> BlockStore | RedisStore:
         extra = self.config.kv_connector_extra_config
         path, max_bytes = extra["shared_storage_path"], extra.get("max_bytes")
         if is_address(path):

@@ -74,29 +74,29 @@ class SamplingMetadata:
     """Sampling parameters of a batch of B rows over a vocabulary of V tokens.
 
     Attributes:
-        all_greedy: every row has temperature 0. Then the next five fields are None.
+        all_greedy: every row has temperature 0. Then all fields from temperature to seeds are None.
         all_random: no row has temperature 0.
+        num_output_tokens: [B] int64, so also the index of the output token to sample next.
         temperature: [B] float32; 0 marks a greedy row.
         top_k: [B] int64; 0 is off. top_p: [B] float32; 1 is off. min_p: [B] float32; 0 is off.
         seeds: [B] int64, the 64 bits of each row's seed.
-        num_output_tokens: [B] int64, so also the index of the output token to sample next.
         max_num_logprobs: largest `logprobs` of any row; None when no row needs them.
         allowed: [B, V] bool, True where `allowed_token_ids` lets a token through.
     """
 
     all_greedy: bool
     all_random: bool
-    temperature: Tensor | None
-    top_k: Tensor | None
-    top_p: Tensor | None
-    min_p: Tensor | None
-    seeds: Tensor | None
     num_output_tokens: Tensor
-    max_num_logprobs: int | None
-    allowed: Tensor | None
-    logit_bias: SparseBias | None
-    stop_token_ban: StopTokenBan | None
-    penalties: Penalties | None
+    temperature: Tensor | None = None
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+    seeds: Tensor | None = None
+    max_num_logprobs: int | None = None
+    allowed: Tensor | None = None
+    logit_bias: SparseBias | None = None
+    stop_token_ban: StopTokenBan | None = None
+    penalties: Penalties | None = None
     filters: dict[str, Tensor] = field(default_factory=dict)
     """``[B]`` float32 of each filter of :mod:`~mini_vllm.sample.filters` that some row uses."""
 
@@ -177,7 +177,6 @@ def make_sampling_metadata(
             allowed=_allowed_tokens(params, vocab_size, put),
             logit_bias=_logit_bias(params, put),
             stop_token_ban=_stop_token_ban(batch, vocab_size, put),
-            penalties=None,
             filters=_filters(params, put),
         )
         pairs = _penalised_pairs(batch, put)
@@ -190,27 +189,6 @@ def signed_seed(params: SamplingParams) -> int:
     """A request's seed as a signed 64-bit number, which is what an int64 tensor holds."""
     seed = random.getrandbits(64) if params.seed is None else params.seed
     return (seed + 2**63) % 2**64 - 2**63
-
-
-def plain_metadata(
-    temperature: Tensor, seeds: Tensor, num_output_tokens: Tensor
-) -> SamplingMetadata:
-    """Of rows that have a temperature and a seed, and ask for no more. All ``[B]``."""
-    return SamplingMetadata(
-        all_greedy=False,
-        all_random=False,
-        temperature=temperature,
-        top_k=None,
-        top_p=None,
-        min_p=None,
-        seeds=seeds,
-        num_output_tokens=num_output_tokens,
-        max_num_logprobs=None,
-        allowed=None,
-        logit_bias=None,
-        stop_token_ban=None,
-        penalties=None,
-    )
 
 
 def _allowed_tokens(params: Sequence[SamplingParams], vocab_size: int, put: Put) -> Tensor | None:

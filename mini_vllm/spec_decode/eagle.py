@@ -30,7 +30,7 @@ from mini_vllm.model.loader import load_weights
 from mini_vllm.model.rope import RotaryEmbedding
 from mini_vllm.sample.sampler import greedy_sample
 from mini_vllm.spec_decode.draft_model import DraftBatch, one_token_each
-from mini_vllm.spec_decode.proposer import ProposerInput
+from mini_vllm.spec_decode.proposer import Proposer, ProposerInput
 from mini_vllm.worker.kv_cache import KVCache
 
 
@@ -88,7 +88,7 @@ class EagleHead(nn.Module):
         return normed
 
 
-class EagleProposer:
+class EagleProposer(Proposer):
     """Drafts from an EAGLE head.
 
     Args:
@@ -110,7 +110,7 @@ class EagleProposer:
         device: torch.device,
     ) -> None:
         self.head, self.target, self.kv_cache, self.device = head, target, kv_cache, device
-        self.k = self.num_lookahead_tokens = num_speculative_tokens
+        self.k = num_speculative_tokens
         self.max_model_len = max_model_len
 
     def num_drafts(self, step: ProposerInput) -> NDArray[np.int32]:
@@ -175,9 +175,6 @@ class EagleProposer:
         embedded = to_compute_dtype(self.target.model.embed_tokens(tokens))
         norm, layers = self.target.model.norm, self.kv_cache.layers
         return self.head(embedded, hidden, positions, layers[0], metadata, norm)
-
-    def draft_probs(self, request_id: str, num_drafts: int) -> Tensor | None:
-        return None
 
     def scrub(self) -> None:
         self.kv_cache.scrub()

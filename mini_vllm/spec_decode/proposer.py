@@ -11,8 +11,8 @@ with new drafts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,12 +83,10 @@ class ProposerInput:
         return self.state(row).req_id
 
 
-class Proposer(Protocol):
+class Proposer(ABC):
     """Guesses what comes after the newest token of each request that got one."""
 
-    num_lookahead_tokens: int
-    """KV slots beyond the scheduled tokens that it wants to write."""
-
+    @abstractmethod
     def propose(self, step: ProposerInput) -> dict[str, list[int]]:
         """Drafts by request id, at most ``num_speculative_tokens`` each.
 
@@ -100,6 +98,7 @@ class Proposer(Protocol):
 
         None: they were not drawn but chosen.
         """
+        return None
 
-    def scrub(self) -> None:
+    def scrub(self) -> None:  # noqa: B027  (some keep nothing)
         """Replace NaN and infinities by 0 in what it keeps: a request has failed."""

@@ -19,6 +19,7 @@ Source: vllm/v1/worker/gpu_model_runner.py#L2183-L2482 (GPUModelRunner._build_at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -192,8 +193,9 @@ class GroupTables:
         groups: list[AttentionMetadata | StateMetadata] = []
         for table in self.tables:
             if table.spec.kind == "mamba":
-                places = table.state_blocks(rows, seq_lens)
-                groups.append(self._states(metadata, places, num_computed == 0))
+                places = self.to_device(table.state_blocks(rows, seq_lens))
+                is_new = self.to_device(num_computed == 0)
+                groups.append(state_metadata(metadata, places, is_new))
             else:
                 view, spec = views[table.spec], table.spec
                 blocks = view.blocks(table, rows)
@@ -207,31 +209,28 @@ class GroupTables:
         seq_lens: Tensor,
         blocks: NDArray[np.int32],
     ) -> AttentionMetadata:
-        return AttentionMetadata(
-            query_start_loc=whole.query_start_loc,
+        return replace(
+            whole,
             seq_lens=seq_lens,
             block_table=self.to_device(blocks),
             slot_mapping=self.to_device(view.slots(blocks)),
-            max_query_len=whole.max_query_len,
             max_seq_len=int(view.seq_lens.max()),
-            num_decode_reqs=whole.num_decode_reqs,
-            query_lens_cpu=whole.query_lens_cpu,
             seq_lens_cpu=view.seq_lens.tolist(),
             skipped_cpu=view.skipped.tolist(),
         )
 
-    def _states(
-        self, whole: AttentionMetadata, blocks: NDArray[np.int64], is_new: NDArray[np.bool_]
-    ) -> StateMetadata:
-        return StateMetadata(
-            query_start_loc=whole.query_start_loc,
-            block_ids=self.to_device(blocks),
-            is_new=self.to_device(is_new),
-            max_query_len=whole.max_query_len,
-            num_decode_reqs=whole.num_decode_reqs,
-            query_lens_cpu=whole.query_lens_cpu,
-            seq_lens_cpu=whole.seq_lens_cpu,
-        )
+
+def state_metadata(whole: AttentionMetadata, block_ids: Tensor, is_new: Tensor) -> StateMetadata:
+    """The batch as layers with states see it; ``block_ids`` and ``is_new`` are ``[R]``."""
+    return StateMetadata(
+        query_start_loc=whole.query_start_loc,
+        block_ids=block_ids,
+        is_new=is_new,
+        max_query_len=whole.max_query_len,
+        num_decode_reqs=whole.num_decode_reqs,
+        query_lens_cpu=whole.query_lens_cpu,
+        seq_lens_cpu=whole.seq_lens_cpu,
+    )
 
 
 def show_no_request(layout: CacheLayout, metadata: AttentionMetadata) -> None:
@@ -239,15 +238,11 @@ def show_no_request(layout: CacheLayout, metadata: AttentionMetadata) -> None:
     into the null block."""
     if not layout.spec.keeps_states:
         return
-    lengths, device = metadata.query_lens_cpu, metadata.seq_lens.device
-    states = StateMetadata(
-        query_start_loc=metadata.query_start_loc,
-        block_ids=torch.zeros(len(lengths), dtype=torch.int64, device=device),
-        is_new=torch.ones(len(lengths), dtype=torch.bool, device=device),
-        max_query_len=metadata.max_query_len,
-        num_decode_reqs=metadata.num_decode_reqs,
-        query_lens_cpu=lengths,
-        seq_lens_cpu=metadata.seq_lens_cpu,
+    num_reqs, device = metadata.num_reqs, metadata.seq_lens.device
+    states = state_metadata(
+        metadata,
+        torch.zeros(num_reqs, dtype=torch.int64, device=device),
+        torch.ones(num_reqs, dtype=torch.bool, device=device),
     )
     metadata.groups = [states if group.kind == "mamba" else metadata for group in layout.groups]
     metadata.layer_groups = layout.layer_groups()

@@ -24,7 +24,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mini_vllm.sample.metadata import SamplingMetadata, plain_metadata
+from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.worker.cuda_graphs import Recorder, choose_bucket
 
@@ -65,8 +65,13 @@ class RecordedHead:
     def _run(self, bucket: int) -> Tensor:
         logits = self.compute_logits(self.hidden[:bucket])
         self.vocab_size = logits.shape[1]
-        columns = (self.temperature, self.seeds, self.num_output_tokens)
-        metadata = plain_metadata(*(column[:bucket] for column in columns))
+        metadata = SamplingMetadata(
+            all_greedy=False,
+            all_random=False,
+            num_output_tokens=self.num_output_tokens[:bucket],
+            temperature=self.temperature[:bucket],
+            seeds=self.seeds[:bucket],
+        )
         token_ids = self.token_ids[:bucket]
         return token_ids.copy_(self.sampler(logits, metadata).sampled_token_ids)
 
