@@ -14,9 +14,17 @@ from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.errors import show
+from mini_vllm.gguf import is_gguf
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
-from mini_vllm.model.config import ModelArgs, config_file, load_config, read_generation
-from mini_vllm.model.families import known
+from mini_vllm.model.config import (
+    ModelArgs,
+    config_file,
+    load_config,
+    read_config,
+    read_generation,
+)
+from mini_vllm.model.config_schema import misspelt_entries
+from mini_vllm.model.families import known, with_decoder
 from mini_vllm.model.generation import default_sampling_params, generation_file, without_effect
 from mini_vllm.platforms import platform_of
 from mini_vllm.plugins import load_general_plugins
@@ -68,10 +76,10 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
     load_general_plugins()  # they may bring the model
     config = EngineConfig.from_kwargs(model, **options)
     recommended_params(config.model)
-    _warn_of_what_is_not_read(config.model)
     config = settle_runner(config)
     args = load_model_args(config.model)
     path = config_file(config.model.model)
+    _warn_of_what_is_not_read(config.model)
     if not set(args.architectures) & set(known()):
         from mini_vllm.model.lookalike import refusal  # torch comes with it
 
@@ -185,6 +193,12 @@ def with_hybrid_kv_cache(
 
 
 def _warn_of_what_is_not_read(model: ModelConfig) -> None:
+    if not is_gguf(model.model):
+        for name, meant in misspelt_entries(with_decoder(read_config(model.model))).items():
+            logger.warning(
+                "%s: %s is not read, and %s is left out; if that is meant, mend the name",
+                config_file(model.model), name, meant,
+            )  # fmt: skip
     file = generation_file(model.model, model.generation_config)
     if model.generation_config == "vllm" or not file.is_file():
         return

@@ -12,7 +12,7 @@ parts ("slices") has a pair of its own, or none::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -145,6 +145,7 @@ class LoRAModel:
             config = PEFTHelper.from_json(files.config)
             config.validate_legal()
             tensors = read_tensors(files, Path(path) / WEIGHTS_FILE)
+            check_no_embedding(tensors)
             start = next(iter(targets), "").partition("layers.")[0]
             named = {n: parse_fine_tuned_lora_name(n)[0] for n in tensors}
             tensors = {
@@ -223,6 +224,21 @@ def read_tensors(files: AdapterFiles, file: Path) -> dict[str, Tensor]:
     if not tensors:
         raise ValueError(f"{file} holds no tensors")
     return tensors
+
+
+def check_no_embedding(names: Iterable[str]) -> None:
+    """Refuse what PEFT saves of an embedding or a head, under whichever name: the pair itself, or
+    the whole matrix beside it.
+
+    Raises:
+        ValueError: that names the tensor.
+    """
+    for name in names:
+        if re.search(r"(^|\.)(embed_tokens|lm_head|wte)\.(base_layer\.)?\w+$", name):
+            raise ValueError(
+                f"{name}: adapters of the embedding or the head are not supported; train it "
+                "without them, and save it with save_embedding_layers=False"
+            )
 
 
 def check_pairs(tensors: Mapping[str, Tensor], targets: Targets, max_lora_rank: int) -> None:

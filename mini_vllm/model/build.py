@@ -16,7 +16,13 @@ import torch
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.gguf import is_gguf
 from mini_vllm.kernels import native
-from mini_vllm.model.checkpoint import check_dtype, read_header, tensor_files, weight_files
+from mini_vllm.model.checkpoint import (
+    TABLES_OF_ROTATION,
+    check_dtype,
+    read_header,
+    tensor_files,
+    weight_files,
+)
 from mini_vllm.model.config import ModelArgs, config_file, load_config
 from mini_vllm.model.families import known
 from mini_vllm.model.families.tripwire import explained
@@ -39,7 +45,7 @@ from mini_vllm.model.moe.experts import Experts
 from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import load_parts
-from mini_vllm.model.tied import name_of_both, untied_if_different
+from mini_vllm.model.tied import Rename, name_of_both, untied_if_different
 
 __all__ = ["PLAIN", "Build", "compile_model", "load_model", "resolve_dtype"]
 
@@ -152,11 +158,24 @@ def _fill_from_files(
     model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
 ) -> None:
     rename = name_of_both(model, path, None if quant is None else quant.rename)
+    rename = without_tables(path, rename)
     if rename is None and build.is_plain and has_common_names(model) and not is_gguf(path):
         check_floating(path)
         load_weights(model, path)
     else:
         load_parts(model, path, rename, () if quant is None else quant.blocks)
+
+
+def without_tables(path: Path, rename: Rename | None) -> Rename | None:
+    """`rename`, or one that drops the cosines and sines which old files have.
+
+    Source: vllm/model_executor/models/llama.py#L436-L498 (LlamaModel.load_weights) @ v0.22.1
+    """
+    names = (name for file in tensor_files(path) for name in file.header)
+    if is_gguf(path) or not any(name.endswith(TABLES_OF_ROTATION) for name in names):
+        return rename
+    plain = rename or (lambda name: (name,))
+    return lambda name: () if name.endswith(TABLES_OF_ROTATION) else plain(name)
 
 
 def fill_without_head(
@@ -168,7 +187,7 @@ def fill_without_head(
     Source: vllm/model_executor/models/adapters.py#L129-L199 (_create_pooling_model_cls) @ v0.22.1
     """
     names = {name for file in tensor_files(path) for name in file.header}
-    start = model.checkpoint_prefix("model.")
+    start = model.checkpoint_prefix("model.layers.").removesuffix("layers.")
     prefix = "" if any(name.startswith(start) for name in names) else start
 
     def rename(name: str) -> Sequence[str]:

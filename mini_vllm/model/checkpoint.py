@@ -32,6 +32,10 @@ OTHERS = {
     "I8": torch.int8,
     "U8": torch.uint8,
 }
+PICKLES = (".bin", ".pt", ".pth")
+TABLES_OF_ROTATION = ("rotary_emb.cos_cached", "rotary_emb.sin_cached")
+OF_ROTATION = ("rotary_emb.inv_freq", *TABLES_OF_ROTATION)
+"""How names end of tensors that old files have although they follow from the config."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def weight_files(folder: Path) -> list[Path]:
         files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
         raise FileNotFoundError(
-            f"{str(folder)!r} has no .safetensors file; download the weights in that format"
+            f"{str(folder)!r} has no .safetensors file; {_instead_of_safetensors(folder)}"
         )
     for file in files:
         if not file.is_file():
@@ -129,15 +133,31 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
+def _instead_of_safetensors(folder: Path) -> str:
+    """What helps: weights may be there as pickles, which can run any code when they are read."""
+    names = sorted(path.name for end in PICKLES for path in folder.glob(f"*{end}"))
+    if not names:
+        return "download the weights in that format"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"it has {names[0]}{more}, a format that is not read because it can run code; write it "
+        "anew: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER), of "
+        "transformers, or download the weights as safetensors"
+    )
+
+
 def _indexed_files(index: Path) -> list[Path]:
     weight_map = read_json(index).get("weight_map")
     if not weight_map:
         raise ValueError(f"{index} has no 'weight_map'; download it again")
     names = sorted(set(check_weight_map(weight_map, index).values()))
+    whole = "model.safetensors"
+    joined = f", or remove the index if {whole} is the whole model"
     for name in names:
         if not (index.parent / name).is_file():
             raise FileNotFoundError(
                 f"{index} names {name!r}, which is not in the folder; download it"
+                + (joined if (index.parent / whole).is_file() else "")
             )
     return [index.parent / name for name in names]
 

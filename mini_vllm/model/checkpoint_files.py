@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -105,6 +106,7 @@ def load_tokenizer(folder: str | Path) -> Any:
             return gguf_tokenizer.load_tokenizer(read_gguf(folder))
         from transformers import AutoTokenizer  # takes a second, so only when needed
 
+        _check_readable(Path(folder))
         check_tokenizer_files(Path(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         _check_vocabulary(tokenizer, Path(folder))
@@ -119,10 +121,28 @@ def load_tokenizer(folder: str | Path) -> Any:
         ) from error
 
 
+def _check_readable(folder: Path) -> None:
+    """Raises ValueError for a vocabulary that only a package reads which is not there: the library
+    names another one, which would not help."""
+    found = [name for name in SENTENCEPIECE if (folder / name).is_file()]
+    if not found or (folder / WHOLE).is_file():
+        return
+    if not any(find_spec(package) for package in ("sentencepiece", "tiktoken")):
+        raise ValueError(
+            f"it has {found[0]} and no {WHOLE}; the package sentencepiece reads it, and is not "
+            "installed; run: pip install sentencepiece protobuf"
+        )
+
+
+WHOLE = "tokenizer.json"
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+
+
 def _check_vocabulary(tokenizer: Any, folder: Path) -> None:
     """Raises ValueError for a tokenizer without a file: by `config.json` the library knows a class,
-    and makes one of no words."""
-    names = sorted(set(tokenizer.vocab_files_names.values()))
+    and makes one of no words. Any class takes a `tokenizer.json`, also one that does not list it
+    (GPT-2's)."""
+    names = sorted({WHOLE, *tokenizer.vocab_files_names.values()})
     if names and not any((folder / name).is_file() for name in names):
         raise ValueError(f"the folder has none of {', '.join(names)}")
 

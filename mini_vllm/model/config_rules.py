@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,4 +86,23 @@ def check_entries(
     """
     for key, rule in rules.items():
         if (key in entries or rule.required) and not rule.legal(entries.get(key)):
-            raise ValueError(f"{source}: {prefix}{key} is {show(entries.get(key))}; {rule.says}")
+            found = near(key, [name for name in entries if name not in rules])
+            hint = f"; is {prefix}{found} meant to be it?" if found and key not in entries else ""
+            raise ValueError(
+                f"{source}: {prefix}{key} is {show(entries.get(key))}; {rule.says}{hint}"
+            )
+
+
+def near(key: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is `key` but for a letter or two, if there is one."""
+    found = difflib.get_close_matches(key, list(names), n=1, cutoff=0.85)
+    return found[0] if found else None
+
+
+def misspelt(entries: Mapping[str, Any], known: Collection[str]) -> dict[str, str]:
+    """Entries that are not known, and look like one that is and that is left out: by name, that
+    one's name. Most entries that are not known are of no harm, and so is one with a line before its
+    name, which its program keeps for itself."""
+    left_out = [name for name in known if name not in entries]
+    strange = [name for name in entries if name not in known and not name.startswith("_")]
+    return {name: meant for name in strange if (meant := near(name, left_out))}

@@ -23,11 +23,12 @@ from mini_vllm.model.config_rules import (
     integer,
     is_integer,
     list_of,
+    misspelt,
     number,
     one_of,
 )
 from mini_vllm.model.families import FAMILIES, WINDOW_BY_PATTERN, family, table
-from mini_vllm.model.families.tripwire import check_effects
+from mini_vllm.model.families.tripwire import EFFECTS, check_effects
 
 MAX_SIZE = 2**24
 """Nothing in a model is wider; what is, would be taken for a size and eat all memory."""
@@ -200,6 +201,24 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
             f"{source}: layer_types has {len(kinds)} entries; it must have one for each of the "
             f"num_hidden_layers {config['num_hidden_layers']}"
         )
+
+
+def misspelt_entries(config: Mapping[str, Any]) -> dict[str, str]:
+    """Entries of a `config.json` that the family does not read, though they look like one that it
+    reads and that is left out; by name, that one's name.
+
+    vLLM and transformers take any entry without a word, as a file may have more than is read.
+    """
+    text = config.get("text_config")
+    config = {**config, **text} if isinstance(text, Mapping) else config
+    own = table(family(config))
+    read = {*CONFIG, *own.rules, *own.defaults, *own.spelled, *FAMILIES.get(family(config), ())}
+    found = misspelt(config, read | EFFECTS.keys())
+    for key in ("rope_parameters", "rope_scaling"):
+        for where, rope in _ropes(config, key):
+            in_rope = misspelt(rope, ROPE).items()
+            found |= {f"{where}.{name}": f"{where}.{meant}" for name, meant in in_rope}
+    return found
 
 
 def _check_head_dim(config: Mapping[str, Any], source: str) -> None:

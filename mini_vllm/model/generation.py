@@ -49,6 +49,13 @@ AS_IT_IS: dict[str, tuple[Any, ...]] = {
     "num_beam_groups": (1,),
     "renormalize_logits": (False,),
     "output_scores": (False,),
+    "output_logits": (False,),
+    "output_attentions": (False,),
+    "output_hidden_states": (False,),
+    "return_dict_in_generate": (False,),
+    "remove_invalid_values": (False,),
+    "early_stopping": (False,),
+    "guidance_scale": (1.0,),
 }
 """Entries of other engines, and the values that ask for what is so anyway."""
 SAY_NOTHING = ("bos_token_id", "pad_token_id", "transformers_version", "_from_model_config")

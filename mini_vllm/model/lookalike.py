@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mini_vllm.gguf import is_gguf
-from mini_vllm.model.checkpoint import read_header, weight_files
+from mini_vllm.model.checkpoint import OF_ROTATION, read_header, weight_files
 from mini_vllm.model.config import ModelArgs, config_file, read_config, with_overrides
 from mini_vllm.model.families import unsupported
 from mini_vllm.model.families.tripwire import needs
@@ -50,7 +50,7 @@ def same_tensors(folder: Path, config: Mapping[str, Any]) -> str | None:
             name: info.shape
             for file in weight_files(folder)
             for name, info in read_header(file).items()
-            if not name.endswith("rotary_emb.inv_freq")
+            if not name.endswith(OF_ROTATION)
         }
     except (OSError, ValueError):  # there are none, or they are damaged
         return None

@@ -208,4 +208,17 @@ def unsupported(architectures: Sequence[str], config: Mapping[str, Any] | None =
     lacks = needs(config) if config else ""
     would = f"; by its config it needs {lacks}" if lacks else ""
     names = f"{list(architectures)} is not supported; supported are {sorted(known())}"
-    return f"architecture {names}{hint}{would}"
+    return f"architecture {names}{hint}{would}{'' if architectures else _without_name(config)}"
+
+
+def _without_name(config: Mapping[str, Any] | None) -> str:
+    """What to write where a config has no `architectures`, by its `model_type`."""
+    kind = (config or {}).get("model_type")
+    plain = str(kind).removesuffix("_text").replace("_", "")
+    names = [n for n in known() if n.lower().replace("_", "") == f"{plain}forcausallm"]
+    if not names:
+        return ""
+    return (
+        f"; the file names none, and its model_type is {kind!r}: add "
+        f'"architectures": ["{names[0]}"], or pass hf_overrides={{"architectures": ["{names[0]}"]}}'
+    )

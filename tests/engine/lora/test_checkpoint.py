@@ -172,11 +172,15 @@ TENSORS = {
     ),
     "embedding": (
         random_tensors(0) | {"base_model.model.embed_tokens.lora_embedding_A": torch.ones(8, 9)},
-        "lora_embedding_A' is not supported",
+        "embed_tokens.lora_embedding_A: adapters of the embedding or the head are not supported",
     ),
     "saved-module": (
         random_tensors(0) | {"base_model.model.lm_head.weight": torch.zeros(2048, 192)},
-        "'base_model.model.lm_head.weight' is not supported",
+        "lm_head.weight: adapters of the embedding or the head are not supported; train it without",
+    ),
+    "embedding-beside-its-pair": (
+        random_tensors(0) | {"base_model.model.embed_tokens.base_layer.weight": torch.ones(8, 9)},
+        "embed_tokens.base_layer.weight: adapters of the embedding or the head",
     ),
     "foreign-module": (
         {f"language_model.{n}": t for n, t in random_tensors(0).items()},

@@ -10,7 +10,7 @@ import pytest
 
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.entrypoints.cli import main
-from mini_vllm.model.generation import default_sampling_params
+from mini_vllm.model.generation import default_sampling_params, without_effect
 
 RECOMMENDED = {"temperature": 0.0, "max_new_tokens": 7, "repetition_penalty": 1.5, "top_k": None}
 
@@ -54,6 +54,15 @@ def test_the_command_line_uses_it_too(folder: Path, capsys: pytest.CaptureFixtur
     for more, count in (([], 7), (["--max-tokens", "3"], 3)):
         assert main([*command, *more]) == 0
         assert len(json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]) == count
+
+
+def test_what_transformers_writes_by_itself_asks_for_nothing() -> None:
+    """Its version 5 writes these into every file, with a model that asks for none of them."""
+    from transformers import AutoConfig, GenerationConfig
+
+    written = GenerationConfig.from_model_config(AutoConfig.for_model("llama")).to_dict()
+    assert written["output_attentions"] is False
+    assert without_effect(written) == []
 
 
 def test_what_is_wrong_is_named(folder: Path) -> None:

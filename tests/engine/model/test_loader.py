@@ -135,8 +135,9 @@ def test_a_head_that_is_not_the_embedding_is_used(
     assert torch.equal(model.lm_head.weight, theirs)
 
 
-def test_old_rotary_frequencies_are_ignored(checkpoint: Path) -> None:
-    change_tensors(checkpoint, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+@pytest.mark.parametrize("name", ["inv_freq", "cos_cached", "sin_cached"])
+def test_what_old_files_have_of_the_rotation_is_ignored(name: str, checkpoint: Path) -> None:
+    change_tensors(checkpoint, {f"model.layers.0.self_attn.rotary_emb.{name}": torch.ones(4)})
     load_model(checkpoint)
 
 
@@ -284,6 +285,21 @@ def test_corrupt_header(checkpoint: Path) -> None:
     file.write_bytes(content)
     message = error_of(checkpoint)
     assert str(file) in message and "invalid JSON in header" in message
+
+
+def test_of_an_index_and_the_whole_model_the_index_goes(checkpoint: Path) -> None:
+    """A model whose parts were joined may have kept their index."""
+    (checkpoint / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part"}}')
+    said = error_of(checkpoint)
+    assert said.endswith("download it, or remove the index if model.safetensors is the whole model")
+
+
+def test_pickles_are_named_with_what_makes_safetensors_of_them(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model-00001-of-00002.bin")
+    (checkpoint / "pytorch_model-00002-of-00002.bin").touch()
+    said = error_of(checkpoint)
+    assert "it has pytorch_model-00001-of-00002.bin and 1 more, a format that is not read" in said
+    assert "save_pretrained(FOLDER)" in said
 
 
 def test_index_that_names_an_absent_file(checkpoint: Path) -> None:
