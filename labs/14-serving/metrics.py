@@ -27,6 +27,7 @@ from mini_vllm.observability.feature_metrics import (
     Families,
     LoRAProm,
     SleepProm,
+    Totals,
     make_features,
 )
 from mini_vllm.observability.several import together
@@ -309,49 +310,45 @@ class EngineSeries:
     ) -> None:
         import prometheus_client as prometheus
 
-        def make(kind: Any, name: str, about: str, **more: Any) -> Any:
-            return families.series(kind, name, about, labels, **more)
-
         def gauge(name: str, about: str) -> Any:
-            return make(prometheus.Gauge, name, about)
+            return families.series(prometheus.Gauge, name, about, labels)
 
         def counter(name: str, about: str) -> Any:
-            return make(prometheus.Counter, name, about)
+            return families.counter(name, about, labels)
 
         def histogram(name: str, about: str, buckets: Sequence[float]) -> Any:
-            return make(prometheus.Histogram, name, about, buckets=buckets)
+            return families.series(prometheus.Histogram, name, about, labels, buckets=buckets)
 
         tokens = build_1_2_5_buckets(max_model_len)
         self.running = gauge("num_requests_running", "Requests that hold a place in the batch.")
         self.waiting = gauge("num_requests_waiting", "Requests that wait for one.")
+        name = "num_requests_waiting_by_reason"
         about = "Those for a place (capacity), and those for something else (deferred)."
         self.waiting_by_reason = {
-            reason: families.series(
-                prometheus.Gauge, "num_requests_waiting_by_reason", about,
-                {**labels, "reason": reason},
-            )
+            reason: families.series(prometheus.Gauge, name, about, {**labels, "reason": reason})
             for reason in WAITING_REASONS
-        }  # fmt: skip
+        }
         self.kv_usage = gauge("kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.")
-        self.queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
-        self.hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.")
+        self.prefix_cache = Totals(
+            [
+                counter("prefix_cache_queries", "Tokens looked up in the prefix cache."),
+                counter("prefix_cache_hits", "Tokens found in the prefix cache."),
+            ],
+            lambda stats: [stats.prefix_cache_queries, stats.prefix_cache_hits],
+        )
         self.preemptions = counter("num_preemptions", "Requests that lost their blocks.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
         self.cached = counter("prompt_tokens_cached", "Those whose KV was there already.")
         about = "Prompt tokens that were computed, found in the cache, or came by a connector."
         self.by_source = {
-            source: families.series(
-                prometheus.Counter, "prompt_tokens_by_source", about, {**labels, "source": source}
-            )
+            source: families.counter("prompt_tokens_by_source", about, labels, source=source)
             for source in PROMPT_TOKEN_SOURCES
         }
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
         # All of them from the start, at 0: a rate needs a value before the first event.
         about = "Requests that have ended."
         self.success = {
-            reason: families.series(
-                prometheus.Counter, "request_success", about, {**labels, "finished_reason": reason}
-            )
+            reason: families.counter("request_success", about, labels, finished_reason=reason)
             for reason in FINISH_REASONS
         }
         self.request_prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", tokens)
@@ -389,7 +386,6 @@ class EngineSeries:
         self.features = make_features(
             families, labels, num_spec_tokens, has_connector, num_expert_ranks
         )
-        self._seen = (0, 0)
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
         """Add one step's figures."""
@@ -401,7 +397,7 @@ class EngineSeries:
             for reason, number in zip(WAITING_REASONS, by_reason, strict=True):
                 self.waiting_by_reason[reason].set(number)
             self.kv_usage.set(stats.kv_cache_usage)
-            self._count_prefix_cache(stats)
+            self.prefix_cache.record(stats)
             for feature in self.features:
                 feature.record(stats)
         self.preemptions.inc(iteration.num_preempted)
@@ -420,14 +416,6 @@ class EngineSeries:
             self.ttft.observe(seconds)
         for seconds in iteration.itls:
             self.itl.observe(seconds)
-
-    def _count_prefix_cache(self, stats: SchedulerStats) -> None:
-        """The engine's counts only grow, unless it has reset them: a counter never goes back."""
-        now = (stats.prefix_cache_queries, stats.prefix_cache_hits)
-        before = self._seen if now[0] >= self._seen[0] else (0, 0)
-        self.queries.inc(now[0] - before[0])
-        self.hits.inc(max(now[1] - before[1], 0))
-        self._seen = now
 
     def count_prompt(self, completions: Sequence[RequestStats]) -> None:
         """All completions of a prompt have ended."""

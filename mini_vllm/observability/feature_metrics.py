@@ -5,8 +5,9 @@ Each is there only if its feature is on: a counter that can never change would m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from mini_vllm.core.scheduler_output import SchedulerStats
 
@@ -36,11 +37,34 @@ class Families:
             self.made[name] = kind(full, about, list(labels), registry=self.registry, **more)
         return self.made[name].labels(**labels)
 
+    def counter(self, name: str, about: str, labels: Mapping[str, str], **more: str) -> Any:
+        """The counter of one set of labels, ``more`` included."""
+        from prometheus_client import Counter
 
-class Feature(Protocol):
-    """What counts in one engine, if a feature is on."""
+        return self.series(Counter, name, about, {**labels, **more})
 
-    def record(self, stats: SchedulerStats) -> None: ...
+
+class Totals:
+    """Counters that follow totals of the engine: each grows by what is new.
+
+    If a total has shrunk, the engine has reset its totals or is a new one: all begin anew.
+
+    Args:
+        counters: of ``prometheus_client``.
+        of: the totals among the engine's gauges, in the order of the counters.
+    """
+
+    def __init__(self, counters: Sequence[Any], of: Callable[[SchedulerStats], list[int]]) -> None:
+        self.counters, self.of = counters, of
+        self.seen = [0] * len(counters)
+
+    def record(self, stats: SchedulerStats) -> None:
+        now = self.of(stats)
+        if any(total < before for total, before in zip(now, self.seen, strict=True)):
+            self.seen = [0] * len(now)
+        for counter, total, before in zip(self.counters, now, self.seen, strict=True):
+            counter.inc(total - before)
+        self.seen = now
 
 
 def make_features(
@@ -49,19 +73,19 @@ def make_features(
     num_spec_tokens: int,
     has_connector: bool,
     num_expert_ranks: int,
-) -> list[Feature]:
+) -> list[Totals | ExpertsProm]:
     """Those that are on; for the arguments see :class:`~.metrics.EngineSeries`."""
-    made: list[Feature] = []
+    made: list[Totals | ExpertsProm] = []
     if num_spec_tokens:
-        made.append(SpecDecodingProm(families, labels, num_spec_tokens))
+        made.append(spec_decoding(families, labels, num_spec_tokens))
     if has_connector:
-        made.append(ExternalCacheProm(families, labels))
+        made.append(external_cache(families, labels))
     if num_expert_ranks:
         made.append(ExpertsProm(families, labels, num_expert_ranks))
     return made
 
 
-class SpecDecodingProm:
+def spec_decoding(families: Families, labels: Mapping[str, str], num_spec_tokens: int) -> Totals:
     """Counters of speculation.
 
     Args:
@@ -69,55 +93,33 @@ class SpecDecodingProm:
 
     Source: vllm/v1/spec_decode/metrics.py#L120-L215 (SpecDecodingProm) @ v0.22.1
     """
+    counter = functools.partial(families.counter, labels=labels)
+    by_place, about = "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by place."
+    counters = [
+        counter("spec_decode_num_drafts", "Drafts that were verified."),
+        counter("spec_decode_num_draft_tokens", "Tokens of these drafts."),
+        counter("spec_decode_num_accepted_tokens", "Those that were accepted."),
+        *(counter(by_place, about, position=str(place)) for place in range(num_spec_tokens)),
+    ]
 
-    def __init__(self, families: Families, labels: Mapping[str, str], num_spec_tokens: int) -> None:
-        from prometheus_client import Counter
+    def totals(stats: SchedulerStats) -> list[int]:
+        accepted = stats.num_accepted_tokens_per_pos or [0] * num_spec_tokens
+        return [stats.num_drafts, stats.num_draft_tokens, sum(accepted), *accepted]
 
-        def counter(name: str, about: str, **more: str) -> Any:
-            return families.series(Counter, "spec_decode_" + name, about, {**labels, **more})
-
-        by_place, about = "num_accepted_tokens_per_pos", "Accepted tokens by place."
-        self.counters = [
-            counter("num_drafts", "Drafts that were verified."),
-            counter("num_draft_tokens", "Tokens of these drafts."),
-            counter("num_accepted_tokens", "Those that were accepted."),
-            *(counter(by_place, about, position=str(place)) for place in range(num_spec_tokens)),
-        ]
-        self.seen = [0] * len(self.counters)
-
-    def record(self, stats: SchedulerStats) -> None:
-        """The engine tells totals; a counter takes what is new."""
-        accepted = stats.num_accepted_tokens_per_pos
-        now = [stats.num_drafts, stats.num_draft_tokens, sum(accepted), *accepted]
-        for counter, value, before in zip(self.counters, now, self.seen, strict=False):
-            counter.inc(max(value - before, 0))
-        self.seen = now
+    return Totals(counters, totals)
 
 
-class ExternalCacheProm:
+def external_cache(families: Families, labels: Mapping[str, str]) -> Totals:
     """Counters of lookups in a KV connector, and of hits.
 
     Source: vllm/v1/metrics/loggers.py#L563-L590 (PrometheusStatLogger) @ v0.22.1
     """
-
-    def __init__(self, families: Families, labels: Mapping[str, str]) -> None:
-        from prometheus_client import Counter
-
-        def counter(name: str, about: str) -> Any:
-            return families.series(Counter, "external_prefix_cache_" + name, about, labels)
-
-        self.counters = [
-            counter("queries", "Tokens that a KV connector was asked for."),
-            counter("hits", "Those that it had."),
-        ]
-        self.seen = [0, 0]
-
-    def record(self, stats: SchedulerStats) -> None:
-        """The engine tells totals; a counter takes what is new."""
-        now = [stats.external_cache_queries, stats.external_cache_hits]
-        for counter, value, before in zip(self.counters, now, self.seen, strict=True):
-            counter.inc(max(value - before, 0))
-        self.seen = now
+    counter = functools.partial(families.counter, labels=labels)
+    counters = [
+        counter("external_prefix_cache_queries", "Tokens that a KV connector was asked for."),
+        counter("external_prefix_cache_hits", "Those that it had."),
+    ]
+    return Totals(counters, lambda stats: [stats.external_cache_queries, stats.external_cache_hits])
 
 
 class ExpertsProm:
@@ -127,28 +129,24 @@ class ExpertsProm:
     """
 
     def __init__(self, families: Families, labels: Mapping[str, str], num_ranks: int) -> None:
-        from prometheus_client import Counter
-
-        def counter(name: str, about: str, **more: str) -> Any:
-            return families.series(Counter, "mini_vllm:expert_" + name, about, {**labels, **more})
-
         self.families, self.labels = families, labels
-        about = "Rows that the experts of a rank have multiplied."
-        self.counters = [
-            counter("rearrangements", "How often experts were placed anew."),
-            *(counter("rank_tokens", about, rank=str(rank)) for rank in range(num_ranks)),
+        counter = functools.partial(families.counter, labels=labels)
+        name, about = (
+            "mini_vllm:expert_rank_tokens",
+            "Rows that the experts of a rank have multiplied.",
+        )
+        counters = [
+            counter("mini_vllm:expert_rearrangements", "How often experts were placed anew."),
+            *(counter(name, about, rank=str(rank)) for rank in range(num_ranks)),
         ]
-        self.seen = [0] * len(self.counters)
+        self.totals = Totals(counters, _expert_totals)
 
     def record(self, stats: SchedulerStats) -> None:
         """Nothing before the first step."""
         load = stats.expert_load
         if load is None:
             return
-        now = [load.num_rearrangements, *load.rank_tokens]
-        for counter, value, before in zip(self.counters, now, self.seen, strict=True):
-            counter.inc(value - before if value >= before else value)  # a new engine counts anew
-        self.seen = now
+        self.totals.record(stats)
         for layer, *numbers in zip(
             load.layers, load.busiest, load.ratios, load.num_idle, strict=True
         ):
@@ -160,6 +158,12 @@ class ExpertsProm:
 
         labels = {**self.labels, "layer": str(layer)}
         return self.families.series(Gauge, "mini_vllm:expert_" + name, about, labels)
+
+
+def _expert_totals(stats: SchedulerStats) -> list[int]:
+    load = stats.expert_load
+    assert load is not None
+    return [load.num_rearrangements, *load.rank_tokens]
 
 
 class LoRAProm:

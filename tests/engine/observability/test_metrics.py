@@ -144,6 +144,20 @@ def test_totals_of_drafts_become_counters() -> None:
     assert not [name for name in names_that_are_told() if "spec_decode" in name]
 
 
+def test_counters_go_on_after_an_engine_has_reset_its_totals() -> None:
+    recorder = PrometheusRecorder("m", 64, num_spec_tokens=2)
+    for totals in (
+        SchedulerStats(0, 0, 0.0, 8, 4, {}, 3, 6, [2, 1]),
+        SchedulerStats(0, 0, 0.0, 5, 4, {}, 1, 2, [1, 0]),
+    ):
+        recorder.record(totals, IterationStats())
+    found = values(recorder)
+    assert found["vllm:prefix_cache_queries_total"] == 13
+    assert found["vllm:prefix_cache_hits_total"] == 8
+    assert found["vllm:spec_decode_num_drafts_total"] == 4
+    assert found["vllm:spec_decode_num_accepted_tokens_total"] == 4
+
+
 def test_bounds_of_histograms() -> None:
     assert build_1_2_5_buckets(100) == [1, 2, 5, 10, 20, 50, 100]
     assert build_1_2_5_buckets(1) == [1]
