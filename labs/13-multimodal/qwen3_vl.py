@@ -6,8 +6,8 @@
                                           v                          placeholders     v
                  decoder layers 0, 1, ...  <------------------------------ embeddings [T, H]
 
-The encoder sees a whole picture at once, and nothing else: no text, no other picture. Its patches
-lie in *merge order*: the 2 x 2 patches that become one token follow one another.
+The encoder processes each picture by itself, without the text and without other pictures. Patches
+are in *merge order*: the 2 x 2 patches that become one token follow one another.
 
 Source: vllm/model_executor/models/qwen3_vl.py#L520-L834 (Qwen3_VisionTransformer) @ v0.22.1.
 """
@@ -80,7 +80,7 @@ class VisionAttention(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn `x` `[P, heads, D]` by the angles whose `cos` and signed `sin` are `[P, 1, D]`."""
+    """Rotate `x` `[P, heads, D]` by the angles with `cos` and signed `sin` `[P, 1, D]`."""
     turned = x.float() * cos + x.float().roll(x.shape[-1] // 2, dims=-1) * sin
     return turned.to(x.dtype)
 
@@ -109,10 +109,10 @@ class VisionBlock(nn.Module):
 
 
 class PatchMerger(nn.Module):
-    """Makes one row for the decoder out of each 2 x 2 patches: `[P, C] -> [P / 4, H]`.
+    """Makes one row for the decoder from each 2 x 2 patches: `[P, C] -> [P / 4, H]`.
 
-    The last one normalises each patch and then lays four side by side; those of DeepStack do it
-    the other way round.
+    The last merger norms each patch and then concatenates four; those of DeepStack concatenate
+    first.
     """
 
     def __init__(self, args: VisionArgs, norm_merged: bool) -> None:
@@ -132,7 +132,7 @@ class PatchMerger(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """One row for each patch. As a kernel over frames, rows and columns, whose step is its size, it
+    """One row for each patch. The checkpoint's 3D convolution has a stride equal to its size, so it
     is one product."""
 
     def __init__(self, args: VisionArgs) -> None:
@@ -157,7 +157,7 @@ class Qwen3VisionModel(nn.Module):
         self.deepstack_merger_list = nn.ModuleList(
             PatchMerger(args, norm_merged=True) for _ in args.deepstack_visual_indexes
         )
-        quarter = args.hidden_size // args.num_heads // 4  # of a head turns by rows, of each half
+        quarter = args.hidden_size // args.num_heads // 4  # pairs for rows, and as many for columns
         # Not a buffer: casting the model to bfloat16 must not round the frequencies.
         self.inv_freq = args.rope_theta ** -(torch.arange(quarter).float() / quarter)
 
@@ -190,8 +190,8 @@ class Qwen3VisionModel(nn.Module):
         return torch.cat([self.merger(x), *levels], dim=1)
 
     def _rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin `[P, 1, D]`: a quarter of a head turns by the row, one by the column,
-        and the other half by the same angles again."""
+        """cos and signed sin `[P, 1, D]`: a quarter of a head is rotated by the row, a quarter by
+        the column, and the other half by the same angles."""
         angles = (positions[:, :, None].float() * self.inv_freq).flatten(1)[:, None]
         cos, sin = angles.cos(), angles.sin()
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
@@ -199,8 +199,8 @@ class Qwen3VisionModel(nn.Module):
     def _learned(self, positions: Tensor, grid: tuple[int, int]) -> Tensor:
         """The learned position vectors `[P, C]` of a picture.
 
-        They were learned on a square grid, which is stretched over the picture; a patch between
-        four of its points gets a mean of theirs, weighted by how near they are.
+        They were learned on a square grid, which is scaled to the picture's size with bilinear
+        interpolation.
         Source: vllm/model_executor/models/qwen3_vl.py#L278-L345 (pos_embed_interpolate_native)
         @ v0.22.1.
         """
@@ -221,9 +221,9 @@ class Qwen3VisionModel(nn.Module):
 class MRotaryEmbedding(RotaryEmbedding):
     """Rotary embedding for positions in time, height and width.
 
-    Each pair of a head follows one of the three. They are interleaved, so that each direction has
-    fast pairs and slow ones: T H W T H W ... T T T. A token of text has the same position in all
-    three, and turns as it would without this class.
+    Each pair of features uses one of the three. They are interleaved, so that each has fast and
+    slow pairs: T H W T H W ... T T T. A text token has the same position in all three, and is
+    rotated as without this class.
 
     Source: vllm/model_executor/layers/rotary_embedding/mrope.py#L190-L198
     (apply_interleaved_rope) @ v0.22.1.
@@ -237,7 +237,7 @@ class MRotaryEmbedding(RotaryEmbedding):
         self.row_of_pair = row
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """As its base's; `positions` are `[T]`, or `[3, T]` where a picture is computed."""
+        """As in the base class; `positions` are `[T]`, or `[3, T]` in a step with pictures."""
         if positions.ndim == 1:
             return super().forward(positions, dtype)
         angles = positions[self.row_of_pair].T[:, None].float() * self.inv_freq
@@ -246,7 +246,7 @@ class MRotaryEmbedding(RotaryEmbedding):
 
 
 class Qwen3VLForConditionalGeneration(Qwen3ForCausalLM):
-    """Qwen3 with eyes.
+    """Qwen3 with a vision encoder.
 
     Source: vllm/model_executor/models/qwen3_vl.py#L1602-L1765 (Qwen3VLForConditionalGeneration)
     @ v0.22.1.
@@ -266,7 +266,7 @@ class Qwen3VLForConditionalGeneration(Qwen3ForCausalLM):
         return name.replace("model.", "model.language_model.", 1)
 
     def embed_multimodal(self, *, pixel_values: Tensor, image_grid_thw: Tensor) -> list[Tensor]:
-        """The rows of each picture, `[tokens, H * (1 + levels)]`.
+        """The rows of each picture, `[tokens, H * (1 + levels)]`: embedding and DeepStack features.
 
         Args:
             pixel_values: `[P, patch_dim]`, the patches of all pictures one after another.

@@ -24,15 +24,15 @@ RENAMED = (
     (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
     (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
 )
-"""What families call otherwise."""
+"""Names of some families, and our names for them."""
 STACKED = re.compile(
     r"(.*\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight|_bias|\.bias|_blocks|_scales)?"
 )
-"""A tensor that holds a projection of all experts: where it is, which one, and of what it is."""
+"""A tensor with one projection of all experts: its place, its projection, and its kind."""
 
 
 def common_name(name: str) -> str:
-    """The name that a tensor of a mixture of experts has here."""
+    """Our name of a tensor of a mixture of experts."""
     for pattern, ours in RENAMED:
         name = re.sub(pattern, ours, name)
     return name
@@ -44,8 +44,8 @@ class ExpertPart:
 
     Args:
         expert: its number, the first index of the tensor.
-        rows: of the projection's matrix [out, in], behind transposing; of a bias, its entries.
-        shape: what is read, as `Linear` has it: [out, in] for a weight, [out] for a bias.
+        rows: of the projection's matrix [out, in], after transposing; for a bias, its entries.
+        shape: of the part, as in `Linear`: [out, in] for a weight, [out] for a bias.
     """
 
     expert: int

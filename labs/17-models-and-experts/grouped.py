@@ -1,4 +1,4 @@
-"""Every pair of a token and an expert, sorted by expert, so that each expert multiplies once.
+"""All pairs of a token and an expert, sorted by expert, so that each expert multiplies once.
 
     pairs    T tokens x k experts     t0:e2  t0:e0  t1:e2  t1:e5  t2:e0  t2:e2
     sort     by expert, stable        e0: t0 t2     e2: t0 t1 t2     e5: t1

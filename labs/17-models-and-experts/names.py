@@ -1,4 +1,4 @@
-"""What a family's file calls our tensors: data in its table, and two rules that read it.
+"""The names of our tensors in a family's files: two functions that apply the family's table.
 
 ours      model.layers.0.mlp.gate_up_proj.weight
 stacked   model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.weight

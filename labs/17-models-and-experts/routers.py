@@ -1,4 +1,4 @@
-"""Which experts a token uses, and how much each counts: logits `[T, E]` -> weights, ids `[T, k]`.
+"""Which experts a token uses, and their weights: logits `[T, E]` -> weights, ids `[T, k]`.
 
     fused_topk     softmax over all experts, the best k                      Mixtral, Qwen
     grouped_topk   the best groups first, then the best k in them            DeepSeek V2 and V3
@@ -101,7 +101,7 @@ def topk_sigmoid(logits: Tensor, topk: int) -> tuple[Tensor, Tensor]:
 
 
 def make_router(args: MoEArgs) -> Route:
-    """The router that a config asks for."""
+    """The router of a config."""
     k, renormalize = args.num_experts_per_tok, args.norm_topk_prob
     if args.routing == "grouped_topk":
         grouped = partial(

@@ -3,13 +3,13 @@ just before it.
 
     y[t] = sum over j of weight[:, j] * x[t - (K - 1) + j]        K is 4 mostly
 
-What a request must remember are the last K - 1 *inputs*, its tail; before its first token these
-are zeros. In a flat batch each request's tail is put before its tokens, and one pass over all rows
-serves all requests (K = 3)::
+A request must keep its last K - 1 *inputs*, its tail; before its first token these are zeros. In a
+flat batch each request's tail is put before its tokens, and one pass over all rows serves all
+requests (K = 3)::
 
     rows       a- a- a0 a1 a2 | b- b- b0        tails are marked with -
-    outputs          a0 a1 a2         b0        those that begin in a tail are dropped
-    new tails           a1 a2      b- b0        the last K - 1 rows, however few tokens came
+    outputs          a0 a1 a2         b0        outputs in the place of a tail are dropped
+    new tails           a1 a2      b- b0        the last K - 1 rows, also if fewer tokens came
 
 Source: vllm/model_executor/layers/mamba/ops/causal_conv1d.py#L469-L548 (causal_conv1d_fn)
 @ v0.22.1.
@@ -24,7 +24,7 @@ from torch import Tensor
 
 
 class ConvRows:
-    """Where tails and tokens lie among the rows of one step; the same for all layers.
+    """The rows of tails and tokens in one step; the same for all layers.
 
     Args:
         lens: new tokens of each request, in the order of the flat batch.

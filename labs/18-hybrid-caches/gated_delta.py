@@ -1,17 +1,17 @@
-"""The gated delta rule: a head's memory is a matrix that answers keys, corrected by each token.
+"""The gated delta rule: the state of a head is a matrix S that maps keys to values.
 
-    S <- e^g S                     it forgets a little (g <= 0)
-    d  = beta (v - S^T k)          what it answers for key k falls short of v by this
-    S <- S + k d^T                 now it answers better
-    o  = S^T q
+    S <- e^g S                     decay of the old state (g <= 0)
+    d  = beta (v - S^T k)          the error of the value stored for key k, times a rate beta
+    S <- S + k d^T                 correction of the stored value
+    o  = S^T q                     the output: the value stored for the query
 
-A decode does just that (`recurrent_gated_delta_rule`). A prompt would wait for each token's
-matrix in turn, so it is computed in chunks (`chunk_gated_delta_rule`): what the tokens of a chunk
-correct of each other is one triangular system, and the matrix moves on once a chunk. With G the
-running sum of g inside a chunk, and A what beta (K K^T) e^{G_i - G_j} has strictly below its
-diagonal (no token corrects itself):
+A decode computes exactly this (`recurrent_gated_delta_rule`). For a prompt that would be one step
+after another, so prompts are computed in chunks (`chunk_gated_delta_rule`): the corrections of the
+tokens of a chunk depend on each other through one triangular system, and S is updated once per
+chunk. G is the running sum of g inside a chunk, and A is the part of beta (K K^T) e^{G_i - G_j}
+strictly below the diagonal, because a token does not correct itself:
 
-    N = (I + A)^-1 beta (V - e^G K S)         what each token writes
+    N = (I + A)^-1 beta (V - e^G K S)         the correction of each token
     O = e^G Q S + tril(Q K^T e^{G_i - G_j}) N
     S <- e^{G_C} S + (e^{G_C - G} K)^T N
 
@@ -28,12 +28,12 @@ from mini_vllm.model.mixers.chunks import Chunks, decay_between
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """`x` with each last dimension of length 1."""
+    """`x` with its last dimension scaled to length 1."""
     return x * (x.square().sum(-1, keepdim=True) + eps).rsqrt()
 
 
 def log_decay(a: Tensor, a_log: Tensor, dt_bias: Tensor) -> Tensor:
-    """g, the logarithm of what is kept: `[T, H]` float32, at most 0."""
+    """g, the logarithm of the decay factor: `[T, H]` float32, at most 0."""
     return -a_log.float().exp() * torch.nn.functional.softplus(a.float() + dt_bias.float())
 
 

@@ -1,7 +1,7 @@
-"""Bring up a family: which layer is the first to compute something else than it should?
+"""Bring up a family: find the first layer whose output differs from the reference.
 
-A wrong layer makes everything behind it wrong. So the search halves what is left, as `git bisect`
-does: with 32 layers it looks at five or six outputs, not at 32.
+The outputs of all layers after a wrong layer differ, too. So this is a binary search, as in
+`git bisect`: with 32 layers it compares five or six outputs, not 32.
 
     layer       0  1  2  3  4  5  6  7
     right?      +  +  +  +  -  -  -  -
@@ -18,10 +18,10 @@ def first_difference(num_layers: int, differs: Callable[[int], bool]) -> int | N
     """The number of the first layer whose output differs; None if no layer's does.
 
     `differs(index)` runs a model through layer `index` and compares, so it is slow. If a layer's
-    output differs, so do those of all layers behind it. For none is it asked twice, and at most
-    `num_layers.bit_length()` times in all. Without layers it is not called.
+    output differs, so do those of all layers after it. It is never called twice for one layer, and
+    at most `num_layers.bit_length()` times in all. Without layers it is not called.
     """
-    low, high = 0, num_layers  # the first that differs is one of low .. high; high: none does
+    low, high = 0, num_layers  # the first that differs is in low .. high; num_layers: none does
     while low < high:
         middle = (low + high) // 2
         if differs(middle):

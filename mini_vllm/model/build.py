@@ -1,6 +1,6 @@
-"""Build a model from a folder: shape, layers, weights, and the form they are multiplied in.
+"""Build a model from a folder: its shape, its layers, its weights, and their format for products.
 
-config.json -> layers without values -> values from the files -> the form for this device
+config.json -> layers without values -> values from the files -> the format for this device
 """
 
 from __future__ import annotations
@@ -70,13 +70,18 @@ def load_model(
 ) -> LlamaForCausalLM:
     """Load the model in folder or GGUF file `path`, ready to run; its shape is `model.config`.
 
-    `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
-    fills the weights with random numbers from `seed`. `quant` says how numbers are held,
-    `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds,
-    `hf_overrides` which entries count for more than those of `config.json`, `show_progress` whether
-    stderr tells how far the weights are. With `pools` there is no language model's head: hidden
-    states are what is asked for.
-    Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
+    Args:
+        dtype: "auto" takes the checkpoint's own.
+        load_format: "dummy" needs only a `config.json`, and fills the weights with random numbers
+            from `seed`.
+        quant: how weights are quantised.
+        parallel: which part of each layer this rank has.
+        kv_cache_dtype: the dtype of the KV cache.
+        hf_overrides: entries that replace those of `config.json`.
+        show_progress: whether stderr shows how much of the weights is loaded.
+        pools: the model has no language-model head, because its hidden states are pooled.
+
+    Raises FileNotFoundError for a missing file, ValueError for one that cannot be used; each
     message names the file or tensor.
     """
     drop_code()
@@ -127,7 +132,7 @@ def load_model(
 
 
 def shares_weight(model: LlamaForCausalLM, device: str | torch.device) -> bool:
-    """Whether the head has the embedding's weight, and both can read one packed form of it."""
+    """Whether head and embedding share one weight, and both can read a packed form of it."""
     head, embedding = model.lm_head, model.model.embed_tokens
     is_whole = type(embedding) is Embedding and embedding.is_whole
     is_tied = is_whole and getattr(head, "weight", None) is embedding.weight
@@ -135,7 +140,7 @@ def shares_weight(model: LlamaForCausalLM, device: str | torch.device) -> bool:
 
 
 def log_form(path: str | Path, quant: QuantConfig | None, dtype: torch.dtype) -> None:
-    """Say which form the tensors of a GGUF file are loaded in."""
+    """Log in which format the tensors of a GGUF file are loaded."""
     kept, name = len(quant.blocks) if quant else 0, str(dtype).removeprefix("torch.")
     hint = "" if quant else "; quantization='gguf' keeps those of Q4_0, Q4_1 and Q8_0 as they are"
     logger.info("%s: %d tensors stay as blocks, the others become %s%s", path, kept, name, hint)
@@ -144,9 +149,9 @@ def log_form(path: str | Path, quant: QuantConfig | None, dtype: torch.dtype) ->
 def fill_from_files(
     model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
 ) -> None:
-    """Every parameter from the checkpoint, by the loader that its form needs.
+    """Fill every parameter from the checkpoint, with the loader that its format needs.
 
-    An error that names a tensor says what such tensors belong to.
+    An error that names a tensor also says which feature such tensors belong to.
     """
     try:
         _fill_from_files(model, path, build, quant)
@@ -181,9 +186,9 @@ def without_tables(path: Path, rename: Rename | None) -> Rename | None:
 def fill_without_head(
     model: LlamaForCausalLM, path: Path, build: Build, quant: QuantConfig | None
 ) -> None:
-    """The decoder's parameters alone; what a classifier adds is the pooler's business.
+    """Fill the decoder's parameters only; the pooler loads the weights of a classifier.
 
-    Files of a decoder that was saved without a head leave `model.` out of their names.
+    A decoder that was saved without a head has names without `model.` in its files.
     Source: vllm/model_executor/models/adapters.py#L129-L199 (_create_pooling_model_cls) @ v0.22.1
     """
     names = {name for file in tensor_files(path) for name in file.header}
@@ -200,7 +205,7 @@ def fill_without_head(
 
 
 def round_weights(model: LlamaForCausalLM, dtype: torch.dtype) -> None:
-    """Give weights that are kept in a wider dtype the values that they have in `dtype`."""
+    """Round weights that are stored in a wider dtype to their values in `dtype`."""
     if model.dtype != dtype:
         for weight in model.parameters():
             if not getattr(weight, "keeps_dtype", False):
@@ -208,7 +213,7 @@ def round_weights(model: LlamaForCausalLM, dtype: torch.dtype) -> None:
 
 
 def has_common_names(model: LlamaForCausalLM) -> bool:
-    """Whether a checkpoint calls the model's tensors as most do; else `load_parts` renames them."""
+    """Whether checkpoint names are the common ones; otherwise `load_parts` renames the tensors."""
     if model.config.moe is not None:
         return False
     names = [name for name, _ in model.named_parameters()]
@@ -217,19 +222,19 @@ def has_common_names(model: LlamaForCausalLM) -> bool:
 
 
 def check_floating(folder: Path) -> None:
-    """Raise ValueError if the folder holds numbers that only a quantised model understands."""
+    """Raise ValueError if the folder has tensors of a quantised model."""
     for file in weight_files(folder):
         for name, info in read_header(file).items():
             check_dtype(info, torch.float32, name, file)
 
 
 def compile_model(model: LlamaForCausalLM, backend: AttentionBackend) -> None:
-    """Let `torch.compile` fuse the model's operations, in place. Attention is left out.
+    """Let `torch.compile` fuse the model's operations, in place.
 
-    The model is traced around the two calls of the backend, which read lengths as plain numbers
-    and would be traced anew for each. So are products of quantised weights: packed numbers go
-    through operations that torch can run, but not trace with sizes that are dynamic. These are, so
-    that one compilation serves all steps. So are experts: how many rows each has is a number, too.
+    Sizes are dynamic, so that one compilation serves all steps. Three things are not traced: the
+    two methods of the attention backend and experts, which read lengths and row counts as Python
+    numbers, so that each value would be traced again; and products of quantised weights, whose
+    operations torch cannot trace with dynamic sizes.
     """
     for each in {backend, *(layer.self_attn.backend for layer in model.model.layers)}:
         for name in ("store", "forward"):
@@ -269,7 +274,7 @@ def resolve_dtype(dtype: str | torch.dtype, args: ModelArgs) -> torch.dtype:
 def loaded_dtype(
     dtype: torch.dtype, args: ModelArgs, quant: QuantConfig | None, device: str | torch.device
 ) -> torch.dtype:
-    """The dtype that a model of `dtype` is loaded in: what is quantised keeps its own."""
+    """The dtype in which a model of `dtype` is loaded; a quantised model keeps its own."""
     if quant is not None:
         return dtype
     return weights_dtype(dtype, args.hidden_size, device)
@@ -278,11 +283,11 @@ def loaded_dtype(
 def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
     """Random weights with a standard deviation of 0.02; norms are 1 and biases 0.
 
-    Packed numbers are random bits, and their scales all the same.
+    Packed weights are random bits, and all their scales are equal.
     """
     for name, parameter in model.named_parameters():
         if name.endswith(("g_idx", "weight_shape")):
-            continue  # what they hold already is in order
+            continue  # their initial values are valid
         if "scale" in name.rpartition(".")[2]:
             parameter.data.fill_(0.0025)
         elif parameter.dtype == torch.uint8:

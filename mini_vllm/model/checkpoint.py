@@ -1,4 +1,4 @@
-"""What lies in a checkpoint folder: its safetensors files, and what their headers say."""
+"""The weight files of a checkpoint folder, and their headers."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A file with tensors, what it says about them, and how it is opened.
+    """A file with tensors: its path, its header, and a function that opens it.
 
-    What `open` gives has the methods of an open safetensors file: `get_tensor(name)` and
+    The opened file has the methods of an open safetensors file: `get_tensor(name)` and
     `get_slice(name)`.
     """
 
@@ -60,10 +60,10 @@ class TensorFile:
 
 
 class MappedTensors:
-    """An open safetensors file, of which one tensor at a time takes memory.
+    """An open safetensors file, of which only one tensor at a time is in memory.
 
-    The file is mapped: what is read of a tensor stays in memory with it, beside the copy. So a
-    tensor's pages are let go of when the next one is asked for.
+    The file is memory-mapped, so the pages of a tensor stay in memory beside its copy. They are
+    released when the next tensor is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,8 +95,8 @@ def tensor_files(
 ) -> list[TensorFile]:
     """The files with the weights of the model at `path`: a folder's safetensors, or a GGUF file.
 
-    Of the latter, tensors come in `dtype`; those that `blocks` names come as their blocks. Raises
-    ValueError or FileNotFoundError for what cannot be read.
+    A GGUF file's tensors are converted to `dtype`, except those named in `blocks`, which stay in
+    blocks. Raises ValueError or FileNotFoundError for a file that cannot be read.
     """
     if not is_gguf(path):
         return [
@@ -110,10 +110,10 @@ def tensor_files(
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The checkpoint's files: those its index names, or `model.safetensors`, or all there are.
+    """The checkpoint's files: those in its index, or `model.safetensors`, or all there are.
 
-    Raises FileNotFoundError for one that is not there, ValueError for an index that cannot be
-    read, or for a tensor that is in two files: which of them counts cannot be known.
+    Raises FileNotFoundError for a missing file, ValueError for an index that cannot be read, or
+    for a tensor that is in two files, because either could be the right one.
     """
     index = folder / "model.safetensors.index.json"
     whole = folder / "model.safetensors"
@@ -202,8 +202,8 @@ def read_shapes(file: Path) -> dict[str, list[int]]:
 def check_dtype(info: TensorInfo, wanted: torch.dtype, name: str, file: Path) -> None:
     """Raise ValueError unless converting to `wanted` keeps what the numbers mean.
 
-    One floating point type may become another. Integers and 8-bit floats are a quantised tensor's:
-    they mean nothing without their scales, and as weights they would be noise.
+    One floating point type may become another. Integers and 8-bit floats belong to quantised
+    tensors; used as weights without their scales they would be noise.
     """
     if wanted in FLOATS.values() and info.dtype in FLOATS:
         return
@@ -215,19 +215,19 @@ def check_dtype(info: TensorInfo, wanted: torch.dtype, name: str, file: Path) ->
 
 
 OLD_FILES = ("quantize_config.json", "quant_config.json")
-"""Where AutoGPTQ and AutoAWQ wrote the entry before `config.json` had one."""
+"""Files of AutoGPTQ and AutoAWQ from before `config.json` had a `quantization_config`."""
 
 
 def read_quantize_config(folder: Path, wanted: str | None) -> dict[str, Any] | None:
-    """What stands under `quantization_config`, from a file of its own.
+    """The `quantization_config` from a file of its own.
 
-    None without such a file, and beside weights that are not packed.
+    None without such a file, and if the weights are not packed.
 
     Args:
-        wanted: the format, if a caller has named it; else the entries tell.
+        wanted: the format, if the caller names it; otherwise it follows from the entries.
 
     Source: vllm/model_executor/model_loader/weight_utils.py#L387-L421 (get_quant_config) @ v0.22.1.
-    Difference: there it is looked for only if a format is named.
+    Difference: there the file is read only if a format is named.
     """
     file = next((folder / name for name in OLD_FILES if (folder / name).is_file()), None)
     if file is None or not list(folder.glob("*.safetensors")):

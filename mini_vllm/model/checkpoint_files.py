@@ -1,7 +1,7 @@
 """The other files of a checkpoint folder, checked before a library reads them.
 
-A damaged file would surface as whatever exception the library happens to raise. Here each is a
-ValueError that names the file, the entry, its value and what is allowed.
+For a damaged file the libraries raise exceptions of any type. Here each fault is a ValueError that
+names the file, the entry, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOKENIZER_CONFIG = {"model_max_length": NUMBER.or_null()}
 def check_weight_map(weight_map: Any, index: Path) -> dict[str, str]:
     """The `weight_map` of a `model.safetensors.index.json`: the file name of each tensor.
 
-    Raises ValueError for one that is something else, or that names a file outside its folder.
+    Raises ValueError if it is not a map of names, or names a file outside its folder.
     """
     if not isinstance(weight_map, dict):
         raise ValueError(
@@ -64,7 +64,7 @@ def check_weight_map(weight_map: Any, index: Path) -> dict[str, str]:
 def check_tokenizer_files(folder: Path) -> None:
     """Raise ValueError for a `tokenizer.json` or `tokenizer_config.json` that cannot be one.
 
-    This is what the library lets through or dies of; the rest it refuses itself.
+    Only faults are checked here that the library accepts or crashes on; it refuses the others.
     """
     config = folder / "tokenizer_config.json"
     if config.is_file():
@@ -86,7 +86,7 @@ def check_tokenizer_files(folder: Path) -> None:
 
 
 def _merged(merge: Any) -> list[str]:
-    """The two tokens of a merge, which old files write as one string; [] if it is no such thing."""
+    """The two tokens of a merge, which old files write as one string; [] if it is not a pair."""
     pair = merge.split(" ") if isinstance(merge, str) else merge
     is_pair = isinstance(pair, list) and len(pair) == 2 and all(isinstance(t, str) for t in pair)
     return pair if is_pair else []
@@ -95,11 +95,11 @@ def _merged(merge: Any) -> list[str]:
 def load_tokenizer(folder: str | Path) -> Any:
     """The tokenizer of a folder or a GGUF file, of the `transformers` kind; no hub is used.
 
-    A model that sees may keep its chat template with its processor, in a file that the library's
-    tokenizer does not read. It is `processor_chat_template` here, and `chat_template` as well if
-    the tokenizer has none of its own.
+    A multimodal model may have its chat template in a processor file, which the library's
+    tokenizer does not read. It becomes `processor_chat_template`, and also `chat_template` if the
+    tokenizer has none of its own.
 
-    Raises ValueError that names the folder and what is wrong, whatever the library raised.
+    Raises ValueError that names the folder and the fault, for every exception of the library.
     """
     try:
         if is_gguf(folder):
@@ -122,8 +122,8 @@ def load_tokenizer(folder: str | Path) -> Any:
 
 
 def _check_readable(folder: Path) -> None:
-    """Raises ValueError for a vocabulary that only a package reads which is not there: the library
-    names another one, which would not help."""
+    """Raises ValueError if the vocabulary needs a package that is not installed. The library names
+    another package, which would not help."""
     found = [name for name in SENTENCEPIECE if (folder / name).is_file()]
     if not found or (folder / WHOLE).is_file():
         return
@@ -139,26 +139,26 @@ SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 
 def _check_vocabulary(tokenizer: Any, folder: Path) -> None:
-    """Raises ValueError for a tokenizer without a file: by `config.json` the library knows a class,
-    and makes one of no words. Any class takes a `tokenizer.json`, also one that does not list it
-    (GPT-2's)."""
+    """Raises ValueError if the folder has no tokenizer file. The library would then choose a class
+    by `config.json` and make a tokenizer with an empty vocabulary. Every class accepts a
+    `tokenizer.json`, also GPT-2's, which does not list it."""
     names = sorted({WHOLE, *tokenizer.vocab_files_names.values()})
     if names and not any((folder / name).is_file() for name in names):
         raise ValueError(f"the folder has none of {', '.join(names)}")
 
 
 def has_processor(folder: Path) -> bool:
-    """Whether the model takes more than text."""
+    """Whether the folder has a processor, so that the model takes more than text."""
     return any((folder / f"{name}.json").is_file() for name in ("preprocessor_config", PROCESSOR))
 
 
 def read_processor_template(folder: Path) -> str | None:
-    """The chat template of a model's processor, if it has one that is not the tokenizer's, too.
+    """The chat template in a file that only the model's processor reads; None if there is none.
 
-    `chat_template.jinja` and `additional_chat_templates` are read by both. The order is that of
-    `ProcessorMixin.get_processor_dict` of transformers.
+    `chat_template.jinja` and `additional_chat_templates` are also read by the tokenizer. The order
+    is that of `ProcessorMixin.get_processor_dict` of transformers.
 
-    Raises ValueError that names the file, for a template that is no text.
+    Raises ValueError that names the file, for a template that is not a string.
     """
     for name in (PROCESSOR, "chat_template"):
         file = folder / f"{name}.json"
@@ -174,10 +174,10 @@ PROCESSOR = "processor_config"
 
 
 def read_eos_token_id(folder: str | Path) -> int | None:
-    """The id of the token that a tokenizer's files call its EOS; None if they name none.
+    """The id of the EOS token that the tokenizer's files name; None if they name none.
 
-    Where the files leave it open, `transformers` may know better. It takes seconds to import, so
-    who has no tokenizer asks the files.
+    `transformers` may know an EOS token that the files do not name, but it takes seconds to import.
+    So this is used where no tokenizer is loaded.
     """
     folder = Path(folder)
     files = [folder / name for name in ("tokenizer_config.json", "special_tokens_map.json")]
@@ -200,14 +200,14 @@ def read_eos_token_id(folder: str | Path) -> int | None:
 
 
 def _text_of(token: Any) -> str | None:
-    """A token's text: files write it as it is, or with its properties around it."""
+    """A token's text: files have it as a string, or as an object with its properties."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masks need of a tokenizer, under the names that `transformers` has for it."""
+    """The part of a tokenizer that grammar masks need, under the names of `transformers`."""
 
     words: Mapping[str, int]
     added_tokens_decoder: Mapping[int, Any]
@@ -223,9 +223,9 @@ class Vocabulary:
 def load_vocabulary(folder: str | Path) -> Any:
     """A tokenizer's vocabulary, or the whole tokenizer.
 
-    `transformers` takes seconds to import, and an engine in a process of its own needs it for
-    nothing else. So `tokenizer.json` is read alone, unless other files name special tokens that
-    do not stand in it: only the library knows what becomes of those.
+    `transformers` takes seconds to import, and an engine in a separate process needs it for nothing
+    else. So only `tokenizer.json` is read, unless other files name special tokens that it does not
+    have: only the library knows how these are added.
     """
     folder = Path(folder)
     if is_gguf(folder):
@@ -255,7 +255,7 @@ def gguf_vocabulary(path: Path) -> Vocabulary:
 
 
 def named_tokens(folder: Path) -> Iterator[str]:
-    """Tokens that the files beside `tokenizer.json` speak of."""
+    """The tokens that the files beside `tokenizer.json` name."""
     for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         if not (folder / name).is_file():
             continue
@@ -274,7 +274,7 @@ def named_tokens(folder: Path) -> Iterator[str]:
 
 
 def _describe(error: Exception) -> str:
-    """The message; a bare `'vocab'` says too little without the kind of the error."""
+    """The message, with the type of the error if the message alone may say too little."""
     if isinstance(error, ValueError | OSError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -71,11 +71,11 @@ class ModelArgs:
 
     @property
     def rotary_dim(self) -> int:
-        """The first so many features of a head turn with the position."""
+        """How many features of a head are rotated; they are the first ones."""
         return int(self.head_dim * self.rope_parameters.get("partial_rotary_factor", 1.0))
 
     def ending_with(self, token_id: int | None) -> ModelArgs:
-        """The same, with another token that ends a text before all others: the tokenizer's.
+        """The same args, with the tokenizer's EOS token before all other end tokens.
 
         Source: vllm/sampling_params.py#L556-L584 (SamplingParams.update_from_generation_config)
         @ v0.22.1
@@ -94,7 +94,7 @@ class ModelArgs:
         try:
             check_config(config, source)
         except ValueError as error:
-            if is_foreign(config):  # then nothing else that it lacks matters
+            if is_foreign(config):  # then this is the error that matters
                 message = unsupported(config["architectures"], config)
                 raise ValueError(f"{source}: {message}") from error
             raise
@@ -145,8 +145,8 @@ def load_config(
 ) -> ModelArgs:
     """The shape of a model: of `folder/config.json`, or of a GGUF file's metadata.
 
-    End-of-sequence ids come also from `generation_config.json`, or from the file `generation` if
-    that is another. `overrides` are entries that count for more than the file's.
+    End-of-sequence ids also come from `generation_config.json`, or from the file `generation` if
+    one is given. `overrides` are entries that replace the file's.
 
     Raises FileNotFoundError for a missing folder or file, ValueError for a bad value.
     """
@@ -162,17 +162,17 @@ def load_config(
 
 
 def read_generation(path: Path) -> dict[str, Any]:
-    """The entries of a `generation_config.json`, or what a GGUF file has for them."""
+    """The entries of a `generation_config.json`, or the same entries from a GGUF file."""
     return read_generation_config(path) if is_gguf(path) else read_json(path)
 
 
 def config_file(model: str | Path) -> Path:
-    """The file that says a model's shape: the `config.json` of its folder, or a GGUF file."""
+    """The file with a model's shape: the `config.json` of its folder, or a GGUF file."""
     return Path(model) if is_gguf(model) else Path(model) / "config.json"
 
 
 def read_config(model: str | Path) -> dict[str, Any]:
-    """The entries of a model's `config.json`, or what a GGUF file has for them.
+    """The entries of a model's `config.json`, or the same entries from a GGUF file.
 
     Raises FileNotFoundError for a missing folder or file, ValueError for one that is damaged.
     """
@@ -191,12 +191,12 @@ def read_config(model: str | Path) -> dict[str, Any]:
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a `config.json`, and others that count for more.
+    """The entries of a `config.json`, with `overrides` in place of the file's.
 
-    A model that sees has its decoder's entries in `text_config`. An override of one of these is
-    meant for it, written inside a `text_config` of its own or beside it.
+    A multimodal model has its decoder's entries in `text_config`. An override of one of these may
+    stand inside a `text_config` of the overrides, or beside it.
 
-    Raises ValueError for an override that nothing here reads; it names the nearest.
+    Raises ValueError for an override that the engine does not read; it names the nearest.
     """
     check_overrides(config, overrides)
     merged = _overridden(config, overrides)
@@ -215,18 +215,18 @@ def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 
 ONE_FACT = (("dtype", "torch_dtype"), ("num_experts", "num_local_experts"),
             ("quantization_config", "compression_config"))  # fmt: skip
-"""Entries that newer and older files have for the same."""
+"""Entries that have one name in older files and another in newer ones."""
 
 
 OF_POOLING = (
     "classifier_from_token", "id2label", "is_causal", "is_matryoshka", "is_original_qwen3_reranker",
     "matryoshka_dimensions", "method", "num_labels", "problem_type", "use_sep_token",
 )  # fmt: skip
-"""Entries that say how a model pools; :mod:`mini_vllm.pooling.config` reads them."""
+"""Entries about pooling, which :mod:`mini_vllm.pooling.config` reads."""
 
 
 def check_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first override that stands in no file and is read by nothing."""
+    """Raise ValueError for the first override that the engine does not read and no file has."""
     text = config.get("text_config")
     own = table(family({**config, **overrides}))
     known = {*CONFIG, *MULTIMODAL, *OF_POOLING, *sum(ONE_FACT, ()), *config}
@@ -243,22 +243,22 @@ def check_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 
 
 def _overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What a fact is called in the file does not matter: of both names the override's counts.
+    """`config` with `overrides`. An override also replaces an entry with an older or newer name.
 
-    Old files say beside `rope_parameters` what new ones have inside it. There, too, an override
-    counts for more, under either name; what it leaves open stays as the file has it.
+    Old files have some entries beside `rope_parameters` that new files have inside it. An override
+    replaces them in both places; what it does not name stays as in the file.
     """
     merged = {**config, **overrides}
     for names in ONE_FACT:
         if any(name in overrides for name in names):
             merged = {k: v for k, v in merged.items() if k not in names or k in overrides}
-    if "rope_parameters" in overrides:  # it speaks of all that an old entry speaks of
+    if "rope_parameters" in overrides:  # it replaces the older `rope_scaling` as a whole
         merged["rope_scaling"] = overrides.get("rope_scaling")
         return merged
     rope = config.get("rope_parameters")
     if not isinstance(rope, Mapping):
         return merged
-    whole = rope.get("full_attention")  # of the layers that see everything
+    whole = rope.get("full_attention")  # of the layers with full attention
     whole = whole if isinstance(whole, Mapping) else rope
     kept = {name: whole[name] for name in BESIDE_ROPE if name in whole}
     moved = {name: overrides[name] for name in BESIDE_ROPE if name in overrides}
@@ -274,10 +274,11 @@ BESIDE_ROPE = ("rope_theta", "partial_rotary_factor")
 
 
 def rope_parameters(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """How positions turn heads, and how in layers with a window if that differs.
+    """The rotation's parameters, and those of layers with a window if they differ.
 
-    One form for all spellings: `rope_parameters` (new, perhaps by layer type), or `rope_theta` with
-    `rope_scaling` and `rope_local_base_freq`. Of both, `rope_scaling` counts, as in transformers.
+    The result has one form for all spellings: `rope_parameters` (new, possibly by layer type), or
+    `rope_theta` with `rope_scaling` and `rope_local_base_freq`. If both are given, `rope_scaling`
+    counts, as in transformers.
     """
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if "full_attention" not in given:
@@ -302,14 +303,13 @@ def _one_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def max_positions(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
-    """How many positions the model can read, by two entries: the longest text of its training, and
-    how far its rotation stretches that.
+    """The longest sequence that the model can read: its training length times the rotation's scale.
 
-        default, llama3    max_position_embeddings, which these count stretched already
+        default, llama3    max_position_embeddings, which is already scaled
         linear             factor * max_position_embeddings
         yarn               factor * original_max_position_embeddings
-        longrope           original_max_position_embeddings, as far as the short factors serve: the
-                           long ones turn keys by other angles, and cached keys could not follow
+        longrope           original_max_position_embeddings, the range of the short factors; with
+                           the long factors, keys that are already cached would have wrong angles
 
     Source: vllm/config/model.py#L2119-L2256 (_get_and_verify_max_len) @ v0.22.1
     """
@@ -327,12 +327,12 @@ def max_positions(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
 
 
 STRETCHED_ALREADY = ("Gemma3ForCausalLM",)
-"""Families whose `max_position_embeddings` counts the stretch, whatever the rotation."""
+"""Families whose `max_position_embeddings` is already scaled, for every type of rotation."""
 
 
 def _known_ids(token_ids: Iterable[int], vocab_size: int) -> tuple[int, ...]:
-    """Each once; without those beyond the vocabulary, as small copies of a model have them: no
-    such token is ever sampled."""
+    """The ids without repetitions, and without those outside the vocabulary, which are never
+    sampled; shrunken copies of a model have such ids."""
     return tuple(dict.fromkeys(token for token in token_ids if token < vocab_size))
 
 

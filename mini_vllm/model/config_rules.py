@@ -19,7 +19,7 @@ class Rule:
     required: bool = False
 
     def or_null(self) -> Rule:
-        """The same for an entry that may also be null, which means its default."""
+        """The same rule, except that null is legal, too; it means the default."""
         return Rule(lambda value: value is None or self.legal(value), f"{self.says}, or null")
 
 
@@ -40,7 +40,7 @@ def integer(low: int, high: int, required: bool = False) -> Rule:
 
 
 def number(low: float, high: float) -> Rule:
-    """Both ends are allowed. A comparison with NaN is false, so NaN is in no range."""
+    """A number from `low` to `high`, both included. NaN is refused: it compares as false."""
     return Rule(
         lambda value: is_number(value) and low <= value <= high,
         f"it must be a number of at least {low:g} and at most {high:g}",
@@ -64,7 +64,7 @@ def list_of(rule: Rule, noun: str) -> Rule:
 
 
 def off(what: str) -> Rule:
-    """For a switch that must be off, for `what` it switches on is not there."""
+    """For a switch that must be off, because the engine does not have `what` it switches on."""
     return Rule(lambda value: not value, f"only false is supported: {what} would be needed")
 
 
@@ -78,11 +78,11 @@ OBJECT = Rule(lambda value: isinstance(value, dict), "it must be an object")
 def check_entries(
     entries: Mapping[str, Any], rules: Mapping[str, Rule], source: str, prefix: str = ""
 ) -> None:
-    """Raise ValueError for the first entry that breaks its rule. Unknown entries are let through.
+    """Raise ValueError for the first entry that breaks its rule. Unknown entries are accepted.
 
     Args:
         source: the file, for the message.
-        prefix: what stands before the key in the message, such as "rope_scaling.".
+        prefix: of the key in the message, such as "rope_scaling.".
     """
     for key, rule in rules.items():
         if (key in entries or rule.required) and not rule.legal(entries.get(key)):

@@ -1,8 +1,9 @@
-"""What each entry of a `config.json` may be: one table, checked once, before anything is built.
+"""The legal values of each entry of a `config.json`, in one table that is checked before a model is
+built.
 
-A damaged or foreign file would otherwise fail somewhere deep in the model, or, worse, run with
-another meaning: a sliding window of 0, a rope factor of "2", an end token of "2". So every entry
-that is known here is checked, those that inference does not read too.
+Without this check, a damaged or foreign file would fail somewhere inside the model, or run with
+another meaning: a sliding window of 0, a rope factor of "2", an end token of "2". So every known
+entry is checked, also those that inference does not read.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from mini_vllm.model.config_rules import (
     number,
     one_of,
 )
-from mini_vllm.model.families import FAMILIES, WINDOW_BY_PATTERN, family, table
+from mini_vllm.model.families import FAMILIES, family, table
 from mini_vllm.model.families.tripwire import EFFECTS, check_effects
 
 MAX_SIZE = 2**24
-"""Nothing in a model is wider; what is, would be taken for a size and eat all memory."""
+"""The largest size of any dimension. A larger number is an error and would exhaust the memory."""
 MAX_LAYERS = 1024
 MAX_POSITIONS = 2**31 - 1
 
@@ -131,7 +132,7 @@ _RAMPS = {
     "llama3": (("low_freq_factor", 1), ("high_freq_factor", 4)),
     "yarn": (("beta_slow", 1), ("beta_fast", 32)),
 }
-"""Where the blend between scaled and unscaled frequencies begins and ends, with the defaults."""
+"""The two ends of the blend between scaled and unscaled frequencies, with the defaults."""
 
 _STRINGS = list_of(STRING, "strings").or_null()
 _WIDTH = integer(1, MAX_SIZE)
@@ -153,7 +154,7 @@ QUANTIZATION: dict[str, Rule] = {
     "config_groups": OBJECT.or_null(),
     "kv_cache_scheme": OBJECT.or_null(),
 }
-"""What several formats have in common; what is one format's own, that format checks."""
+"""Entries that several formats have in common; each format checks its own entries."""
 QUANTIZATION_GROUP: dict[str, Rule] = {
     "targets": Rule(list_of(STRING, "").legal, "it must be a list of strings", required=True),
     "weights": OBJECT.or_null(),
@@ -171,7 +172,7 @@ GENERATION_CONFIG: dict[str, Rule] = {"eos_token_id": _TOKEN_IDS}
 
 
 COUNTS = {"num_experts", "num_local_experts"}
-"""Two names of the same, which not every family reads."""
+"""Two names of one entry, which only some families read."""
 
 
 def check_config(config: Mapping[str, Any], source: str) -> None:
@@ -204,10 +205,10 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
 
 
 def misspelt_entries(config: Mapping[str, Any]) -> dict[str, str]:
-    """Entries of a `config.json` that the family does not read, though they look like one that it
-    reads and that is left out; by name, that one's name.
+    """Entries of a `config.json` that look like a misspelt entry: the family does not read them, but
+    reads one with a similar name that is missing. Maps each to that name.
 
-    vLLM and transformers take any entry without a word, as a file may have more than is read.
+    vLLM and transformers accept any entry silently, because a file may have more than is read.
     """
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, Mapping) else config
@@ -222,7 +223,7 @@ def misspelt_entries(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_head_dim(config: Mapping[str, Any], source: str) -> None:
-    """Rotation turns pairs of features, so a head has an even number of them."""
+    """Check that head_dim is even, because pairs of features are rotated."""
     head_dim, heads = config.get("head_dim"), config["num_attention_heads"]
     has_default = "Qwen3ForCausalLM" in (config.get("architectures") or ())
     if head_dim is None and not has_default and config["hidden_size"] % (2 * heads):
@@ -235,11 +236,9 @@ def _check_head_dim(config: Mapping[str, Any], source: str) -> None:
 
 
 def _ropes(config: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The parameters, or where a family has them by layer type those of each; with their names."""
+    """The rotation's parameters with their names; one entry per layer type if a family has that."""
     rope = config.get(key) or {}
-    name = family(config)
-    may_differ = name in WINDOW_BY_PATTERN or table(name).has_ropes_by_layer
-    if not rope or not may_differ or "full_attention" not in rope:
+    if not rope or not table(family(config)).has_ropes_by_layer or "full_attention" not in rope:
         return [(key, rope)] if rope else []
     return [(f"{key}.{kind}", value) for kind, value in rope.items() if isinstance(value, dict)]
 
@@ -282,14 +281,14 @@ def _check_rope(
 def _check_factors(
     config: Mapping[str, Any], rope: Mapping[str, Any], source: str, where: str
 ) -> None:
-    """One factor for each pair of features that turns."""
+    """Check that there is one factor for each rotated pair of features."""
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     pairs = int(head_dim * share) // 2
     if len(rope["short_factor"]) != pairs:
         raise ValueError(
             f"{source}: {where}.short_factor has {len(rope['short_factor'])} numbers; it must have "
-            f"{pairs}, one for each pair of features that turns"
+            f"{pairs}, one for each rotated pair of features"
         )
 
 

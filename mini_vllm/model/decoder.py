@@ -1,18 +1,18 @@
-"""A decoder built of the parts that its family's table names.
+"""A decoder built from the parts in its family's table.
 
-`llama.py` is the version to read: one family, written out. Here the same layer is put together from
-a table, so that a family that differs is data and no class:
+Read `llama.py` first: it is one family, written out. Here the same layer is composed from a table,
+so that another family is data and not a class:
 
     norm        NORMS         (size, eps) -> nn.Module with `forward(x)` and `add(x, residual)`
     mixer       MIXERS        (args, build, index, prefix) -> nn.Module with
                               `forward(x, rope, kv_cache, metadata)`, `[T, H] -> [T, H]`
     feed-forward  FEED_FORWARDS (args, build, index, prefix) -> nn.Module with `forward(x)`
 
-`index` is the layer's number, `prefix` what its modules are called in the checkpoint. A mixer gets
-as `rope` the cosines and sines `[T, 1, R]` that hold for its layer, as `kv_cache` its own layer's
-cache and as `metadata` the batch as its layer sees it. What a mixer remembers it says itself, as
-`LlamaAttention` does: `layer_spec`, and `cache_shape` if it is no state; one that is attention has
-a `backend`.
+`index` is the layer's number, `prefix` the name of its modules in the checkpoint. A mixer gets the
+cosines and sines `[T, 1, R]` of its layer as `rope`, the cache of its layer as `kv_cache`, and the
+batch metadata of its layer as `metadata`. Like `LlamaAttention`, it has the attributes `layer_spec`
+(what it keeps of a request) and, unless it keeps a state, `cache_shape`; an attention mixer also
+has a `backend`.
 
 Source: vllm/model_executor/models/llama.py#L255-L335 (LlamaDecoderLayer) @ v0.22.1.
 """
@@ -41,11 +41,11 @@ from mini_vllm.model.parts.norms import make_norm
 from mini_vllm.model.rope import RotaryEmbedding
 
 Ropes = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""cos and sin of a step's tokens, in layers that see everything and in those with a window."""
+"""cos and sin of a step's tokens, for layers with full attention and for those with a window."""
 
 
 def gated_mlp(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module:
-    """The MLP of a Llama, with the family's activation."""
+    """Llama's MLP with the family's activation."""
     sizes = (args.hidden_size, args.intermediate_size)
     return GatedMLP(*sizes, args.mlp_bias, build, prefix, args.hidden_act)
 
@@ -54,13 +54,13 @@ Part = Callable[[ModelArgs, Build, int, str], nn.Module]
 
 
 def mixture(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module:
-    """Experts, as `args.moe` describes them."""
+    """A mixture of experts, described by `args.moe`."""
     assert args.moe is not None
     return SparseMoE(args.hidden_size, args.moe, build, prefix)
 
 
 def nothing(args: ModelArgs, build: Build, index: int, prefix: str) -> nn.Module:
-    """For layers that are a mixer alone."""
+    """No feed-forward part, for layers that have only a mixer."""
     return nn.Identity()
 
 
@@ -73,7 +73,7 @@ MIXERS = {
     "granite_mamba2": "mixers.mamba2_mixer:GraniteMamba2Mixer",
     "latent": "mixers.latent_attention:LatentAttention",
 }
-"""Where each is: a model imports those that it has."""
+"""The module and class of each mixer, imported when a model has it."""
 FEED_FORWARDS: dict[str, Part] = {
     "gated_mlp": gated_mlp,
     "mlp": MLP,
@@ -83,7 +83,7 @@ FEED_FORWARDS: dict[str, Part] = {
 
 
 class ComposedLayer(nn.Module):
-    """One layer, of the parts that `args.parts` names for it.
+    """One layer, composed of the parts in `args.parts`.
 
     Args:
         index: which layer of the model it is.
@@ -102,7 +102,7 @@ class ComposedLayer(nn.Module):
                 setattr(self, name, make_norm(parts.norm, args.hidden_size, args.rms_norm_eps))
 
     def norm(self, name: str | None, x: Tensor) -> Tensor:
-        """`x` through the norm called `name`; as it is, where there is none."""
+        """`x` through the norm called `name`, or unchanged if there is none."""
         if name is None:
             return x
         y: Tensor = getattr(self, name)(x)
@@ -116,7 +116,8 @@ class ComposedLayer(nn.Module):
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
-        """`x` is what the layer before adds to the stream; see `DecoderLayer.forward`."""
+        """`x` is the output of the layer before, not yet added to the residual stream; see
+        `DecoderLayer.forward`."""
         norms, scale = self.parts.norms, self.parts.residual_scale
         x, stream = self._add(norms.before_mixer, x, residual)
         mixed = self.self_attn(x, rope[self.turns_locally], kv_cache, metadata)
@@ -130,7 +131,8 @@ class ComposedLayer(nn.Module):
         return scaled(self.norm(norms.after_mlp, self.mlp(x)), scale), stream
 
     def _add(self, name: str | None, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Add `x` to the stream; the sum's norm, or the sum where there is none, and the sum."""
+        """Add `x` to the stream. Returns the norm of the sum (the sum if there is no norm), and the
+        sum."""
         if residual is None:
             return self.norm(name, x), x
         if name is None:
@@ -145,7 +147,7 @@ def scaled(x: Tensor, scale: float) -> Tensor:
 
 
 class ScaledEmbedding(Embedding):
-    """Embeddings times a number, which is `embedding_scale` of the family's table."""
+    """Embeddings multiplied by `embedding_scale` of the family's table."""
 
     def __init__(self, args: ModelArgs, build: Build) -> None:
         layout = build.parallel.embedding(args.vocab_size)
@@ -159,7 +161,7 @@ class ScaledEmbedding(Embedding):
 
 
 class Rotations(nn.Module):
-    """cos and sin of a step, for layers that see everything and for those with a window."""
+    """cos and sin of a step, for layers with full attention and for those with a window."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -175,9 +177,9 @@ class Rotations(nn.Module):
 
 
 class ComposedModel(LlamaModel):
-    """The decoder without its head, of the layers that its family's table describes."""
+    """The decoder without its head, with the layers that its family's table describes."""
 
-    layer = ComposedLayer  # type: ignore[assignment]  # no layer of Llama, for who asks
+    layer = ComposedLayer  # type: ignore[assignment]  # it is not a subclass of Llama's layer
 
     def __init__(
         self, args: ModelArgs, build: Build, attention: type[LlamaAttention], prefix: str
@@ -199,7 +201,7 @@ class ComposedModel(LlamaModel):
 
 
 class ComposedForCausalLM(LlamaForCausalLM):
-    """A decoder of parts with a language-model head; one subclass for each table."""
+    """A composed decoder with a language-model head; there is one subclass for each table."""
 
     family = Family()
     decoder = ComposedModel
@@ -220,7 +222,7 @@ class ComposedForCausalLM(LlamaForCausalLM):
         return renamed(name, self.family.names)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """See `LlamaForCausalLM.compute_logits`; scaled and bent as the table says."""
+        """As `LlamaForCausalLM.compute_logits`, scaled and capped as the table says."""
         parts = self.config.parts
         logits = super().compute_logits(hidden)
         if parts.logit_scale == 1.0 and parts.logit_softcap is None:
@@ -233,13 +235,14 @@ class ComposedForCausalLM(LlamaForCausalLM):
 
 @functools.cache
 def composed(architecture: str) -> type[LlamaForCausalLM]:
-    """The class of a family that is a table; Llama itself where the table names no parts."""
+    """The class of a family that is a table; without parts in the table, Llama's or a subclass."""
     family = table(architecture)
-    if family.parts is None and not family.names and family.stacked == LLAMA_STACKS:
+    is_llama = family.parts is None and not family.names
+    if is_llama and family.stacked == LLAMA_STACKS:
         return LlamaForCausalLM
     return type(
         architecture,
-        (ComposedForCausalLM,),
+        (LlamaForCausalLM if is_llama else ComposedForCausalLM,),
         {
             "family": family,
             "stacked": family.stacked,

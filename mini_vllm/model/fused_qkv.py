@@ -1,7 +1,7 @@
-"""Norm, rotation and store of an attention layer in one launch, and what speaks against it.
+"""Norm, rotation and cache store of an attention layer in one kernel launch, where it is possible.
 
-Without it a layer of Qwen3 launches three kernels between its first product and its attention, and
-queries and keys make four trips through memory instead of one each way.
+In separate steps a layer of Qwen3 launches three kernels between its first product and attention,
+and queries and keys are read and written twice instead of once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mini_vllm.kernels.qkv import QK_NORM_ROPE_STORE
 
 
 def reasons_for_three_steps(attn: Any, heads: Tensor, rope: tuple[Tensor, Tensor]) -> list[str]:
-    """Every reason why `attn`, an attention layer, norms, turns and stores in steps; none: the
-    kernel does it.
+    """All reasons why the attention layer `attn` must norm, rotate and store in three steps; if
+    there are none, the fused kernel is used.
 
     Args:
         heads: `[T, Hq + 2 Hkv, D]`, on which kernels can be launched.
@@ -37,7 +37,7 @@ def reasons_for_three_steps(attn: Any, heads: Tensor, rope: tuple[Tensor, Tensor
 
 
 def weights_of(attn: Any) -> tuple[Tensor | None, Tensor | None]:
-    """The weights `[D]` of the norms of queries and of keys; both None where there is none."""
+    """The weights `[D]` of the norms of queries and of keys; both None without such norms."""
     weight: Tensor | None = attn.qk_weight
     return (None, None) if weight is None else (weight[0], weight[attn.num_heads])
 
@@ -49,10 +49,11 @@ def norm_rope_store(
     kv_cache: Tensor,
     metadata: AttentionMetadata,
 ) -> Tensor:
-    """The queries `[T, Hq, D]`, normed and turned where they lie in `heads`; keys and values are
-    in their slots of `kv_cache` `[2, blocks, block_size, Hkv, D]` then.
+    """Norm and rotate queries and keys in place, and store keys and values in their slots of
+    `kv_cache` `[2, blocks, block_size, Hkv, D]`. Returns the queries `[T, Hq, D]`, a view of
+    `heads`.
 
-    The numbers are rounded where the three steps round them. Without a norm they are the same; with
+    Numbers are rounded where the three steps round them. Without a norm the results are equal; with
     one, squares may be summed in another order.
     """
     query_weight, key_weight = weights_of(attn)

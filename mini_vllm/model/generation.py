@@ -1,8 +1,8 @@
 """The sampling parameters that a model's authors recommend, from its `generation_config.json`.
 
-A caller's own entries, `override_generation_config`, count for more. What nothing here reads is
-refused there by its name, because its author wants an effect; in a file it is let through, as in
-vLLM, and `without_effect` lists it.
+A caller's own entries, `override_generation_config`, replace the file's. There, an entry that the
+engine does not read is refused by its name, because the caller expects an effect. In a file it is
+accepted, as in vLLM, and `without_effect` lists it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ OURS = {
     "min_p": "min_p",
     "max_new_tokens": "max_tokens",
 }
-"""Names of what is read of a file, and ours."""
+"""The entries of a file that are read, and our names for them."""
 OVERRIDES = OURS | {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
     "min_new_tokens": "min_tokens",
 }
-"""The same for a caller's own entries. vLLM takes the last three without a word or an effect."""
+"""The same for a caller's own entries. vLLM accepts the last three, but they have no effect."""
 AS_IT_IS: dict[str, tuple[Any, ...]] = {
     "do_sample": (True,),
     "num_beams": (1,),
@@ -57,26 +57,26 @@ AS_IT_IS: dict[str, tuple[Any, ...]] = {
     "early_stopping": (False,),
     "guidance_scale": (1.0,),
 }
-"""Entries of other engines, and the values that ask for what is so anyway."""
+"""Entries of other engines, and the values that ask for what this engine does anyway."""
 SAY_NOTHING = ("bos_token_id", "pad_token_id", "transformers_version", "_from_model_config")
-"""Entries that describe the model, or the file's author; a text is the same without them."""
+"""Entries that describe the model or the file; the generated text does not depend on them."""
 
 
 def default_sampling_params(
     folder: str | Path, generation_config: str = "auto", override: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Fields of `SamplingParams` for requests that bring none of their own.
+    """Fields of `SamplingParams` for requests that do not set them.
 
     Args:
-        folder: the model's.
-        generation_config: "auto": as the model's file says; "vllm": nothing of it; or another
-            folder that has such a file.
-        override: entries that count for more than the file's.
+        folder: of the model.
+        generation_config: "auto": use the model's file; "vllm": do not use it; or another folder
+            that has such a file.
+        override: entries that replace the file's.
 
     Raises:
         FileNotFoundError: if another folder has no such file.
-        ValueError: that names the file, for a value out of range; or an entry of `override` that
-            would change nothing.
+        ValueError: that names the file, for a value out of range; or an entry of `override` without
+            effect.
 
     Source: vllm/config/model.py#L1465-L1518 (ModelConfig.get_diff_sampling_param) @ v0.22.1
     """
@@ -95,17 +95,17 @@ def default_sampling_params(
             SamplingParams(**{ours: value})
         except ValueError as error:
             where = "override_generation_config" if name in override else path
-            said = str(error).replace(ours, name, 1)  # as it is called there
+            said = str(error).replace(ours, name, 1)  # the name in the file
             raise ValueError(f"{where}: {said}; or pass generation_config='vllm'") from error
         params[ours] = value
     return params
 
 
 def generation_file(folder: str | Path, generation_config: str = "auto") -> Path:
-    """The `generation_config.json` that counts: the model's own, which may be missing, or another
-    folder's, which may not. A GGUF file is its own.
+    """The `generation_config.json` to use: the model's own, which may be missing, or another
+    folder's, which must exist. For a GGUF file it is the file itself.
 
-    Raises FileNotFoundError if that has none.
+    Raises FileNotFoundError if another folder has none.
     """
     is_own = generation_config in ("auto", "vllm")
     if is_own and is_gguf(folder):
@@ -120,7 +120,7 @@ def generation_file(folder: str | Path, generation_config: str = "auto") -> Path
 
 
 def check_override(override: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first entry that nothing here reads; it names the nearest."""
+    """Raise ValueError for the first entry that the engine does not read; it names the nearest."""
     check_entries(override, GENERATION_CONFIG, "override_generation_config")
     known = (*OVERRIDES, "eos_token_id")
     for name in without_effect({k: v for k, v in override.items() if k not in known}):
@@ -133,7 +133,7 @@ def check_override(override: Mapping[str, Any]) -> None:
 
 
 def without_effect(entries: Mapping[str, Any]) -> list[str]:
-    """Entries of a file that ask for something, and that nothing here reads."""
+    """The entries of a file that ask for an effect but are not read by the engine."""
     return [
         name
         for name, value in entries.items()

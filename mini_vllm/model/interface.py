@@ -1,4 +1,4 @@
-"""What the rest of the engine needs of a model."""
+"""The interface between a model and the rest of the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mini_vllm.model.config import ModelArgs
 
 @dataclass(frozen=True)
 class StateTensor:
-    """One tensor that a layer keeps of a request, of the same size whatever the length."""
+    """One tensor that a layer keeps for a request; its size does not depend on the length."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -28,12 +28,12 @@ class StateTensor:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What one layer remembers. Layers with equal ones may share a block table.
+    """What one layer keeps in its cache. Layers with equal specs may share a block table.
 
     Args:
-        kind: "full" (every token), "sliding_window" (the last `window` tokens), "chunked_local"
-            (those of the newest one's chunk of `chunk` tokens), or "mamba" (a state that stands for
-            all of them: `states`).
+        kind: "full" (all tokens), "sliding_window" (the last `window` tokens), "chunked_local"
+            (the tokens in the newest token's chunk of `chunk` tokens), or "mamba" (a state that
+            summarises all tokens: `states`).
 
     Source: vllm/v1/kv_cache_interface.py#L97-L134 (KVCacheSpec) @ v0.22.1.
     """
@@ -49,19 +49,19 @@ FULL = LayerSpec()
 
 @dataclass(frozen=True)
 class KVCacheSpec:
-    """The shape of the cache that a model writes to.
+    """The shape of a model's cache.
 
-    A layer of attention has `[planes, blocks, block_size, Hkv, width]`, one with a state
+    An attention layer has `[planes, blocks, block_size, Hkv, width]`, a layer with a state
     `[blocks, *shape]` for each of its tensors.
 
     Args:
-        num_layers: that are here.
-        num_kv_heads: that are here.
+        num_layers: on this rank.
+        num_kv_heads: on this rank.
         head_dim: numbers of one head's key or value.
-        dtype: of the cache, which need not be the model's.
-        pad_bytes: behind each head, for a scale of its own.
-        planes: 2: keys and values; 1: latents, which are both.
-        layers: what each layer remembers; (): everything, in all of them.
+        dtype: of the cache, which may differ from the model's.
+        pad_bytes: after each head, for its scale.
+        planes: 2: keys and values; 1: latents, which serve as both.
+        layers: the spec of each layer; (): all layers keep all tokens.
     """
 
     num_layers: int
@@ -84,9 +84,9 @@ class KVCacheSpec:
 
 @dataclass
 class IntermediateTensors:
-    """What one pipeline stage hands to the next, `[T, H]` each.
+    """The tensors that one pipeline stage sends to the next, `[T, H]` each.
 
-    The residual stream is kept apart from the last layer's branch, so both travel.
+    The last layer's output is not yet added to the residual stream, so both are sent.
     Source: vllm/sequence.py#L18-L60 (IntermediateTensors) @ v0.22.1.
     """
 
@@ -95,7 +95,7 @@ class IntermediateTensors:
 
 
 class DecoderModel(Protocol):
-    """A decoder as the runner, the loaders and the adapters see it.
+    """The interface of a decoder for the runner, the loaders and the adapters.
 
     `stacked` names the projections that one matrix holds: {"qkv_proj": ["q_proj", ...]}.
     `supports` is a subset of {"tp", "pp", "lora", "quantization", "compile", "images", "states",
@@ -107,10 +107,11 @@ class DecoderModel(Protocol):
     supports: frozenset[str]
 
     def checkpoint_prefix(self, name: str) -> str:
-        """`name`, a parameter or module of ours, with what a checkpoint writes before it."""
+        """The checkpoint's name of `name`, our parameter or module, before projections are
+        split."""
 
     def kv_cache_spec(self) -> KVCacheSpec:
-        """The cache that this model (this rank's part of it) needs."""
+        """The cache that this rank's part of the model needs."""
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings `[T, H]` of `[T]` tokens."""
@@ -123,11 +124,11 @@ class DecoderModel(Protocol):
         metadata: AttentionMetadata,
         **extra: Any,
     ) -> Tensor | IntermediateTensors:
-        """Hidden states `[T, H]`, or what the next pipeline stage needs.
+        """Hidden states `[T, H]`, or the tensors for the next pipeline stage.
 
         Layer i gets `kv_caches[i]` and `metadata.of_layer(i)`.
-        `extra` may hold `inputs_embeds` `[T, H]`, `deepstack` (what an image adds to the first
-        layers) and `intermediate` (what the stage before hands over), as far as `supports` says.
+        If `supports` allows them, `extra` may hold `inputs_embeds` `[T, H]`, `deepstack` (features
+        of images that are added to the first layers) and `intermediate` (from the stage before).
         """
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
@@ -135,5 +136,5 @@ class DecoderModel(Protocol):
 
 
 def can_be_recorded(model: nn.Module) -> bool:
-    """Whether a step launches the same kernels whatever its tokens are: each module says so."""
+    """Whether a step launches the same kernels for any tokens: no module denies it."""
     return all(getattr(module, "can_be_recorded", True) for module in model.modules())

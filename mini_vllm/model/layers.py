@@ -1,9 +1,9 @@
 """The parts every decoder is made of. Activations are flat: `[T, features]`, without padding.
 
-Weights and the KV cache have the model's dtype. Activations have the *compute dtype*: the same,
-except on a CPU without bfloat16 arithmetic. There a bfloat16 product is several times slower than a
-float32 one, so activations are float32 and the weights' values are multiplied as float32. A CPU
-that has it takes twice as many numbers at a time in bfloat16 as in float32.
+Weights and the KV cache have the model's dtype. Activations have the *compute dtype*: the same
+dtype, except on a CPU without bfloat16 arithmetic. There a bfloat16 product is several times slower
+than a float32 one, so activations are float32, and so is the multiplication by the weights. A CPU
+with bfloat16 arithmetic processes twice as many numbers at a time in bfloat16 as in float32.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from mini_vllm.model.layout import (
 )
 from mini_vllm.platforms import platform_of
 
-# Below this many elements a narrow weight is kept as it is, too: for many tokens a plain product of
-# torch is then mostly the fastest, and a call of oneDNN costs more than the product. In half
-# precision a plain call packs the weight anew each time, so there oneDNN has all of them.
+# A narrow weight with fewer elements than this is also kept unpacked: for many tokens torch's plain
+# product is then mostly the fastest, and a call of oneDNN costs more than the product. In half
+# precision a plain call packs the weight again each time, so there oneDNN has all weights.
 MIN_PACKED_ELEMENTS = 1 << 20
 MIN_PACKED_SIZE = 512
-"""Rows and columns from which on a weight is not a narrow one, however few numbers it has."""
-# From this many tokens on, unpacking oneDNN's weight costs little beside the product itself. Only
-# without a compiler does a float32 layer ask.
+"""A weight with at least this many rows and columns is not narrow."""
+# From this many tokens on, unpacking oneDNN's weight costs little compared with the product itself.
+# A float32 layer needs this only without a compiler.
 MIN_UNPACKED_TOKENS = 512
 NARROW = 512
-"""Hidden sizes below it are narrow: what takes a step's time is calling for its products."""
+"""A model with a smaller hidden size is narrow: the time of a step is mostly the cost of calls."""
 
 
 @functools.cache
 def compute_dtype(dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
-    """The dtype of activations for weights of `dtype`: float32 where the CPU has no other."""
+    """The dtype of activations for weights of `dtype`; float32 on a CPU without that arithmetic."""
     return platform_of(device).compute_dtype(dtype)
 
 
 def weights_dtype(dtype: torch.dtype, hidden_size: int, device: torch.device | str) -> torch.dtype:
-    """The dtype in which a model of `dtype` is loaded: its own, but for a narrow one on a CPU that
-    could compute in bfloat16.
+    """The dtype in which a model of `dtype` is loaded: its own, except for a narrow model on a CPU
+    that can compute in bfloat16.
 
-    What takes time there are calls, and `model/narrow.py` saves them in float32. So the weights,
-    which are few, get the same values in float32, and everything else follows them but products,
+    There most of the time is spent in calls, which `model/narrow.py` avoids in float32. So the few
+    weights are stored with the same values in float32, and everything except products uses float32,
     see `Build.values`.
     """
     is_narrow = hidden_size < NARROW and native.can_read(dtype, device)
@@ -63,8 +63,8 @@ def weights_dtype(dtype: torch.dtype, hidden_size: int, device: torch.device | s
 
 
 def product_dtype(weight: Tensor, device: torch.device | str) -> torch.dtype:
-    """The dtype in which a product keeps `weight`: that of activations, or its own if our products
-    unpack it as they go. A small one is kept as it is multiplied."""
+    """The dtype in which a product stores `weight`: that of activations, or the weight's own if our
+    product converts it while it multiplies. A small weight has the dtype of activations."""
     is_in_blocks = native.can_pack(weight) and native.can_read(weight.dtype, device)
     if is_in_blocks and not is_small(weight):
         return weight.dtype
@@ -72,7 +72,8 @@ def product_dtype(weight: Tensor, device: torch.device | str) -> torch.dtype:
 
 
 def is_small(weight: Tensor) -> bool:
-    """Whether a second copy of `weight` is worth its memory: a narrow one, of few numbers."""
+    """Whether `weight` is narrow and has few elements, so that a second copy is worth its
+    memory."""
     return weight.numel() < MIN_PACKED_ELEMENTS and min(weight.shape) < MIN_PACKED_SIZE
 
 
@@ -82,7 +83,7 @@ def to_compute_dtype(tensor: Tensor) -> Tensor:
 
 @functools.cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies packed weights of `dtype` correctly here: tried on a small one."""
+    """Whether oneDNN multiplies packed weights of `dtype` correctly on this machine, by a test."""
     x, weight = torch.ones(2, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype)
     try:
         return torch.equal(packed_linear(x, pack(weight), None), F.linear(x, weight))
@@ -174,7 +175,7 @@ ACTIVATIONS = {"silu": silu_mul, "gelu_pytorch_tanh": gelu_mul}
 
 
 class LinearMethod(Protocol):
-    """How a linear layer's numbers are held, and how one multiplies by them.
+    """How the weights of a linear layer are stored, and how to multiply by them.
 
     Source: vllm/model_executor/layers/linear.py#L141-L179 (LinearMethodBase) @ v0.22.1.
     """
@@ -183,40 +184,41 @@ class LinearMethod(Protocol):
         """Register the parameters of `layer`, empty, each with a `spec`: its `ParamSpec`."""
 
     def process_weights_after_loading(self, layer: Linear) -> None:
-        """Bring them into the form that is fastest to multiply. Called once."""
+        """Convert the weights to the format that is fastest to multiply. Called once."""
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         """x @ weight^T + bias, `[T, in] -> [T, sum(out)]`."""
 
 
 class Adapters(Protocol):
-    """What is added to a linear layer's result."""
+    """The LoRA adapters of a linear layer, which add to its result."""
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """`y` `[T, sum(out)]`, which may be changed in place, with what `x` `[T, in]` adds."""
+        """`y` `[T, sum(out)]` plus the adapters' output for `x` `[T, in]`; may change `y` in
+        place."""
 
 
 class QuantConfig(Protocol):
-    """What a checkpoint says about how its numbers are held."""
+    """How a checkpoint is quantised."""
 
     blocks: Collection[str]
-    """Names of a GGUF file's tensors that layers hold as they are."""
+    """Names of a GGUF file's tensors that layers keep in blocks."""
     rounds_tied_head: bool
     """Whether a head that shares the embedding's weight multiplies by a rounded copy of it."""
     keeps_experts: bool
-    """Whether experts are in the model's dtype once they are loaded."""
+    """Whether experts have the model's dtype after loading."""
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
 
     def share_blocks(self, head: Linear, embedding: nn.Module) -> nn.Module:
-        """Let a head that has the weight of `embedding` hold it as the file does, before loading.
+        """Before loading, let a head that shares the weight of `embedding` keep it in blocks.
 
-        Returns the embedding, which then reads its rows from the head; or as it was.
+        Returns an embedding that reads its rows from the head, or `embedding` unchanged.
         """
 
     def rename(self, name: str) -> Sequence[str]:
-        """Our names of the checkpoint's tensor `name`, mostly just that."""
+        """Our names of the checkpoint's tensor `name`; usually only `name` itself."""
 
 
 @dataclass(frozen=True)
@@ -224,13 +226,14 @@ class Build:
     """The settings with which every layer of a model is built.
 
     Args:
-        backend: computes attention; None where there is none.
-        quant: how numbers are held; None: all in the model's dtype.
-        parallel: which part of each layer is here.
-        kv_cache_dtype: what the KV cache holds; "auto": the model's dtype.
-        values: the model's dtype, which products may keep where weights are loaded in a wider one.
-        separates_experts: each expert gets linear layers of its own, also where one tensor could
-            hold all.
+        backend: computes attention; None for a model that does not run.
+        quant: how weights are quantised; None: all have the model's dtype.
+        parallel: which part of each layer this rank has.
+        kv_cache_dtype: the dtype of the KV cache; "auto": the model's dtype.
+        values: the model's dtype, in which products may store weights that are loaded in a wider
+            one.
+        separates_experts: each expert gets its own linear layers, also where one tensor could hold
+            all of them.
     """
 
     backend: AttentionBackend | None = None
@@ -248,7 +251,7 @@ class Build:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all of every matrix is here, in the model's dtype."""
+        """Whether this rank has every matrix as a whole, in the model's dtype."""
         return self.quant is None and self.parallel is SINGLE
 
     def method(self, layer: Linear, prefix: str) -> LinearMethod:
@@ -261,17 +264,17 @@ class Build:
         return self if rounds else Build(values=self.values)
 
     def attention(self) -> AttentionBackend:
-        """What computes the attention of one layer."""
+        """The attention backend of one layer."""
         form = FORMATS.get(self.kv_cache_dtype)
         backend = cast(AttentionBackend, self.backend)
         return QuantizedKV(backend, form) if form else backend
 
 
 class UnquantizedLinearMethod:
-    """The weight in the model's dtype; on a CPU in the form that is fastest to multiply.
+    """The weight in the model's dtype; on a CPU in the format that is fastest to multiply.
 
     Args:
-        values: the dtype whose values the weight has, if it is loaded in a wider one.
+        values: the weight's original dtype, if it is loaded in a wider one.
 
     Source: vllm/model_executor/layers/linear.py#L182-L228 (UnquantizedLinearMethod) @ v0.22.1.
     """
@@ -294,7 +297,7 @@ class UnquantizedLinearMethod:
             is_last = (is_alone or not is_small(weight)) and not hasattr(layer.weight, "has_rows")
             layer.blocks = native.pack_in_place(weight) if is_last else native.pack(weight)
             if layer.bias is not None:
-                layer.bias.data = layer.bias.float()  # its sums are float32, whatever is multiplied
+                layer.bias.data = layer.bias.float()  # sums are float32 for weights of any dtype
         elif not (is_float and is_small(weight)) and can_pack(weight.dtype):
             layer.packed = pack(weight)
         is_twice = not is_small(weight) and (layer.blocks is not None or layer.packed is not None)
@@ -302,7 +305,7 @@ class UnquantizedLinearMethod:
         layer.weight = None if is_twice or is_alone else nn.Parameter(weight, requires_grad=False)
 
     def kept_dtype(self, weight: Tensor) -> torch.dtype:
-        """The dtype in which products on a CPU keep `weight`."""
+        """The dtype in which products on a CPU store `weight`."""
         values = self.values or weight.dtype
         return values if is_multiplied(weight, values) else product_dtype(weight, "cpu")
 
@@ -325,14 +328,16 @@ class UnquantizedLinearMethod:
 
 
 def is_multiplied(weight: Tensor, dtype: torch.dtype) -> bool:
-    """Whether our own product takes `weight` in `dtype` as the processor does: for few tokens it is
-    the fastest then, and for many so near to oneDNN's that the weight is kept once, for it alone.
+    """Whether our own product uses the processor's bfloat16 instructions for `weight` in `dtype`.
+
+    It is then the fastest for few tokens, and nearly as fast as oneDNN for many, so the weight is
+    stored only once, for this product.
     """
     return dtype == torch.bfloat16 and native.multiplies_bf16() and native.can_pack(weight)
 
 
 def unpacked(layer: Linear) -> Tensor:
-    """The weight of a layer that keeps it packed, to multiply by."""
+    """The unpacked weight of a layer that stores it packed."""
     if layer.packed is not None:
         return layer.packed.to_dense()
     return to_compute_dtype(native.unpack(layer.blocks))
@@ -345,7 +350,7 @@ PLAIN = Build()
 class Embedding(nn.Module):
     """One row of `weight` for each token id: `[T] -> [T, hidden]`.
 
-    Where only some rows are here, the layout looks them up and adds the parts.
+    If this rank has only some rows, the layout looks them up and sums the ranks' results.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, layout: Layout = WHOLE) -> None:
@@ -355,7 +360,7 @@ class Embedding(nn.Module):
         self.is_whole = self.parts == self.whole_parts
         self.weight = nn.Parameter(torch.empty(self.parts[0].output_size, hidden_size))
         self.weight.spec = ParamSpec(out_dim=0)
-        self.weight.has_rows = True  # that are read one by one: a tied head must not reorder them
+        self.weight.has_rows = True  # rows are read one by one: a tied head must not reorder them
 
     def forward(self, input_ids: Tensor) -> Tensor:
         if self.is_whole:
@@ -366,8 +371,8 @@ class Embedding(nn.Module):
 class TiedEmbedding(nn.Module):
     """An :class:`Embedding` that reads its rows from `blocks`, the packed weight of the head.
 
-    So a weight that both use is in memory once. Rows are given in `dtype`, the model's: a product
-    may keep its weight narrower than what the rest of the model is kept in.
+    So the shared weight is in memory only once. Rows are converted to `dtype`, the model's, because
+    a product may store its weight in a narrower dtype.
     """
 
     def __init__(self, blocks: Tensor, dtype: torch.dtype) -> None:
@@ -386,19 +391,20 @@ class TiedEmbedding(nn.Module):
 class Linear(nn.Module):
     """x @ weight^T + bias, `[T, in] -> [T, sum(out)]`.
 
-    Several projections of the same input are one matrix whose rows are stacked; `output_sizes`
-    says how many rows each has. One product instead of three costs less than three small ones.
+    Several projections of the same input are one matrix whose rows are stacked; `output_sizes` has
+    the number of rows of each. One large product costs less than three small ones.
 
-    Three strategies, independent of each other: `quant_method` (how numbers are held),
-    `layout` (which part is here) and `adapters` (what is added; None, or set after loading).
+    Three strategies are independent of each other: `quant_method` (how weights are stored),
+    `layout` (which part this rank has) and `adapters` (added to the result; None, or set after
+    loading).
 
     Args:
-        input_size: of the whole matrix; the attribute is that of the part that is here.
+        input_size: of the whole matrix; the attribute is that of this rank's part.
         output_sizes: the same.
         bias: whether there is one.
         build: chooses the `quant_method`.
-        layout: the part that is here.
-        prefix: the layer's name in the model, by which a quantised checkpoint lists layers.
+        layout: this rank's part.
+        prefix: the layer's name in the model, under which a quantised checkpoint lists it.
 
     Source: vllm/model_executor/layers/linear.py#L607-L972 (MergedColumnParallelLinear) @ v0.22.1.
     """
@@ -421,9 +427,9 @@ class Linear(nn.Module):
         self.adapters: Adapters | None = None
         self.blocks: Tensor | None = None
         self.matrix: native.Matrix | None = None
-        """What `cpu.cpp` multiplies by, if the weight is quantised in a form that it supports."""
-        self.order: Tensor | None = None  # in which the columns are kept, if not in their own
-        self.is_stacked_in_file = False  # its projections are one tensor in the checkpoint, too
+        """The weight for `cpu.cpp`, if it is quantised in a format that `cpu.cpp` supports."""
+        self.order: Tensor | None = None  # the order of the stored columns, if it is not their own
+        self.is_stacked_in_file = False  # whether its projections are one tensor in the checkpoint
         self.quant_method = build.method(self, prefix)
         self.quant_method.create_weights(self)
         self.bias = nn.Parameter(torch.empty(sum(self.output_sizes))) if bias else None
@@ -440,7 +446,7 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         bias = self.bias if self.layout.adds_bias else None
         y = self.quant_method.apply(self, x, bias)
-        if self.adapters is not None:  # before the parts meet: a delta is a partial sum, too
+        if self.adapters is not None:  # before the ranks' parts are added: it is a partial sum, too
             y = self.adapters(x, y)
         return self.layout.finish(y)
 

@@ -1,14 +1,13 @@
-"""Which part of a layer is here, and how its parameters count it. Plain arithmetic, no torch.
+"""Which part of a layer a rank has, in rows and columns and in entries of parameters. No torch.
 
-A linear layer multiplies by a matrix `[out, in]`. Three things may change about it, and none of
-them knows the others:
+A linear layer multiplies by a matrix `[out, in]`. Three properties are independent of each other:
 
-    how the numbers are held    LinearMethod   bfloat16, or eight 4-bit numbers in a word
-    which part is here          Layout         all of it, or the rows or columns of one rank
-    what is added               Adapters       nothing, or the low-rank products of fine-tunes
+    how weights are stored      LinearMethod   bfloat16, or eight 4-bit numbers in a word
+    which part a rank has       Layout         the whole matrix, or rows or columns of it
+    what is added               Adapters       nothing, or the low-rank products of LoRA adapters
 
-A layout says its part in rows and columns of the matrix (`Part`); a parameter says how many of
-them one of its entries stands for (`ParamSpec`). So a slice of packed numbers is a division:
+A layout gives a part in rows and columns of the matrix (`Part`). A parameter says how many of them
+one of its entries holds (`ParamSpec`). So the slice of a packed parameter follows by division:
 
     rows 64 .. 128 of the matrix    weight, bfloat16 [out, in]         rows 64 .. 128
                                     zero points, 8 rows a word         entries 8 .. 16
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows and columns of one projection that are here. A slice may end behind the matrix
-    (a padded vocabulary): the rest is zeros."""
+    """This rank's rows and columns of one projection. A slice may end after the matrix, as for a
+    padded vocabulary; the rest is zeros."""
 
     out: slice
     in_: slice
@@ -44,16 +43,16 @@ class Part:
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """How a parameter of a linear layer is cut and stacked.
+    """How a parameter of a linear layer is split over ranks and stacked.
 
     Args:
-        out_dim: its dimension that runs over the matrix's rows; None: it has none.
-        in_dim: its dimension that runs over the columns; None: it has none.
-        out_pack: rows that one entry stands for, the last entry perhaps for fewer.
+        out_dim: its dimension for the matrix's rows; None: it has none.
+        in_dim: its dimension for the columns; None: it has none.
+        out_pack: how many rows one entry holds; the last entry may hold fewer.
         in_pack: the same for columns.
-        per_part: each stacked projection has a whole tensor of its own, at `parameter[i]`;
-            otherwise they follow one another along `out_dim`.
-        optional: a checkpoint may leave it out; the parameter then keeps its first value.
+        per_part: each stacked projection has its own whole tensor, at `parameter[i]`; otherwise
+            they follow one another along `out_dim`.
+        optional: a checkpoint may leave it out; the parameter then keeps its initial value.
 
     Source: vllm/model_executor/parameter.py#L353-L394 (PackedvLLMParameter) @ v0.22.1.
     """
@@ -66,9 +65,10 @@ class ParamSpec:
     optional: bool = False
 
     def entries(self, part: Part) -> dict[int, slice]:
-        """For each dimension that is cut, the entries that hold `part`.
+        """For each dimension that is split, the entries that hold `part`.
 
-        Raises ValueError if the part begins inside an entry: half a word cannot be loaded.
+        Raises ValueError if the part begins inside an entry, because a part of a word cannot be
+        loaded.
         """
         cuts = [(self.out_dim, part.out, self.out_pack), (self.in_dim, part.in_, self.in_pack)]
         return {dim: _divide(rows, pack) for dim, rows, pack in cuts if dim is not None}
@@ -84,28 +84,28 @@ def _divide(rows: slice, pack: int) -> slice:
 
 
 class Layout(Protocol):
-    """Which part of a layer is here, and what makes the parts' results one."""
+    """Which part of a layer this rank has, and how the ranks' results are combined."""
 
     @property
     def adds_bias(self) -> bool:
-        """Whether this part of the result has the bias in it."""
+        """Whether this rank adds the bias to its result."""
 
     def parts(self, input_size: int, output_sizes: Sequence[int]) -> list[Part]:
-        """What is here of each stacked projection, in their order."""
+        """This rank's part of each stacked projection, in their order."""
 
     def finish(self, y: Tensor) -> Tensor:
-        """The layer's result from this part's `y`, perhaps with the help of the others."""
+        """The layer's result from this rank's `y`; may communicate with the other ranks."""
 
 
 class EmbeddingLayout(Layout, Protocol):
-    """Which rows of an embedding are here."""
+    """Which rows of an embedding this rank has."""
 
     def lookup(self, input_ids: Tensor, weight: Tensor) -> Tensor:
-        """The vectors `[T, H]` of `[T]` tokens, where `weight` holds only this part's rows."""
+        """The vectors `[T, H]` of `[T]` tokens; `weight` has only this rank's rows."""
 
 
 class Whole:
-    """All of the layer is here."""
+    """This rank has the whole layer."""
 
     adds_bias = True
 
@@ -120,22 +120,22 @@ WHOLE = Whole()
 
 
 class Stage(NamedTuple):
-    """The layers that are here, of a model whose layers are spread over stages."""
+    """The layers of one pipeline stage."""
 
     start: int
     end: int
-    """Behind the last."""
+    """The number after the last layer."""
     num_layers: int
     """Of the whole model."""
 
     @property
     def is_first(self) -> bool:
-        """Tokens come in here."""
+        """Whether this stage has the embedding."""
         return self.start == 0
 
     @property
     def is_last(self) -> bool:
-        """Logits come out here."""
+        """Whether this stage computes the logits."""
         return self.end == self.num_layers
 
     def __contains__(self, layer: object) -> bool:
@@ -143,57 +143,59 @@ class Stage(NamedTuple):
 
 
 class ExpertPlacement(Protocol):
-    """Which experts of a layer are here, and how rows get to those that are not."""
+    """Which experts of a layer this rank has, and how rows reach the experts of other ranks."""
 
     num_physical: int
-    """Places of all ranks."""
+    """The number of places for experts on all ranks together."""
 
     @property
     def local_experts(self) -> list[int]:
-        """The expert of each place that is here; a busy one may have several places."""
+        """The expert in each place of this rank; a frequently used expert may have several
+        places."""
 
     def to_places(self, ids: Tensor) -> Tensor:
-        """A place for each pair of token and expert `[T, k]`, on any rank."""
+        """The place, on any rank, for each pair of a token and an expert `[T, k]`."""
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """The rows of `x` `[T, H]` that this rank takes care of."""
+        """The rows of `x` `[T, H]` that this rank computes."""
 
     def gather(self, y: Tensor, num_tokens: int) -> Tensor:
-        """All ranks' results `[T, H]`, by this rank's share `y`."""
+        """The results of all ranks `[T, H]`, from this rank's results `y`."""
 
     def exchange(
         self, rows: Tensor, places: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """Each row's result by the expert in its place, `[P, H] -> [P, H]`; `places` is sorted."""
+        """The result of each row from the expert in its place, `[P, H] -> [P, H]`; `places` is
+        sorted."""
 
 
 class Parallel(Protocol):
-    """The layouts of one rank's layers; a method for each role that a layer can have."""
+    """The layouts of one rank's layers; one method for each role of a layer."""
 
     def stage(self, num_layers: int) -> Stage:
-        """Which of the model's layers are here."""
+        """Which of the model's layers this rank has."""
 
     def column(self) -> Layout:
-        """Each projection's rows are divided; nothing is exchanged."""
+        """The rows of each projection are split; nothing is exchanged."""
 
     def qkv(self, num_heads: int, num_kv_heads: int) -> Layout:
-        """Rows by whole heads; a KV head may be on several ranks."""
+        """Rows are split by whole heads; a KV head may be on several ranks."""
 
     def row(self) -> Layout:
-        """Columns are divided; the partial sums are added."""
+        """Columns are split; the partial sums are added."""
 
     def experts(self, num_experts: int) -> ExpertPlacement | None:
-        """How a layer's experts are shared out; None: each rank has its part of every one."""
+        """How a layer's experts are distributed; None: each rank has a part of every expert."""
 
     def vocab(self, vocab_size: int) -> Layout:
-        """Rows are divided; each part's logits are gathered."""
+        """Rows are split; the logits of all ranks are gathered."""
 
     def embedding(self, vocab_size: int) -> Layout:
-        """Rows are divided as by `vocab`; the looked-up vectors are added."""
+        """Rows are split as by `vocab`; the looked-up vectors are added."""
 
 
 class Single:
-    """One rank that holds everything."""
+    """The only rank, which has everything."""
 
     def stage(self, num_layers: int) -> Stage:
         return Stage(0, num_layers, num_layers)

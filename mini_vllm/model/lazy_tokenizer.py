@@ -1,11 +1,11 @@
-"""The tokenizer of an engine that has to start soon: `transformers` is imported when it is needed.
+"""A tokenizer for a fast start: `transformers` is imported only when it is needed.
 
-Texts become ids, and ids texts, in the `tokenizers` library, which is loaded in milliseconds.
-`transformers` wraps it, and takes about a second to import; it knows chats, batches, offsets and
-the classes of families. Where the wrapper would add nothing, the library is asked directly::
+The `tokenizers` library encodes and decodes, and loads in milliseconds. `transformers` wraps it and
+takes about a second to import; it adds chats, batches, offsets and the classes of families. Where
+the wrapper would add nothing, the library is called directly::
 
     encode, decode, get_vocab, added_tokens_decoder ...  ->  tokenizers
-    everything else                                      ->  transformers, made when first asked for
+    everything else                                      ->  transformers, loaded on first use
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of `transformers` that take `tokenizer.json` as it is; those of families rebuild it."""
+"""Classes of `transformers` that use `tokenizer.json` unchanged; classes of families rebuild it."""
 PLAIN_ENTRIES = {
     "additional_special_tokens", "backend", "bos_token", "chat_template",
     "clean_up_tokenization_spaces", "eos_token", "extra_special_tokens", "model_input_names",
     "model_max_length", "pad_token", "padding_side", "tokenizer_class", "unk_token",
 }  # fmt: skip
-"""Entries of `tokenizer_config.json` that do not change which ids a text has."""
+"""Entries of `tokenizer_config.json` that do not change the ids of a text."""
 MOST_TOKENS = 100_000
-"""From more on, `transformers` looks whether a pattern that splits texts is one it must mend."""
+"""With more tokens than this, `transformers` may correct the pattern that splits texts."""
 
 
 class LazyTokenizer:
-    """A tokenizer of the `transformers` kind; that library's own is :attr:`whole`.
+    """A tokenizer with the interface of `transformers`; the library's own object is :attr:`whole`.
 
     Args:
         backend: of the `tokenizers` library. It is the same as `whole.backend_tokenizer`.
-        eos_token: a word of its vocabulary, or None.
+        eos_token: a token of its vocabulary, or None.
         load: makes `whole`.
     """
 
@@ -52,11 +52,11 @@ class LazyTokenizer:
         self.added_tokens_decoder = backend.get_added_tokens_decoder()
         self._whole: Any = None
         self._load = load
-        self._lock = threading.Lock()  # the last: from here on others are set on `whole`
+        self._lock = threading.Lock()  # must be last: later attributes are set on `whole`
 
     @property
     def whole(self) -> Any:
-        """The tokenizer of `transformers`, which is imported the first time."""
+        """The tokenizer of `transformers`, loaded on first use."""
         with self._lock:
             if self._whole is None:
                 self._whole = self._load()
@@ -87,12 +87,13 @@ class LazyTokenizer:
         return self.whole(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_lock" not in vars(self):  # asked by a copy that is not made
+        if name.startswith("__") or "_lock" not in vars(self):  # while it is being copied
             raise AttributeError(name)
         return getattr(self.whole, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What a caller sets, such as `chat_template`, is the whole tokenizer's."""
+        """Attributes that a caller sets, such as `chat_template`, are set on the whole
+        tokenizer."""
         if name in vars(self) or "_lock" not in vars(self):
             super().__setattr__(name, value)
         else:
@@ -100,7 +101,7 @@ class LazyTokenizer:
 
 
 def load_lazy_tokenizer(path: str | Path) -> Any:
-    """A :class:`LazyTokenizer` where it says what `load_tokenizer` would, else what that gives.
+    """A :class:`LazyTokenizer` if it is equivalent, else the result of `load_tokenizer`.
 
     Raises:
         ValueError: as `load_tokenizer`.
@@ -110,18 +111,18 @@ def load_lazy_tokenizer(path: str | Path) -> Any:
         found = _of_gguf(path) if is_gguf(path) else _of_folder(path)
     except Exception:  # the library promises none in particular; `load_tokenizer` names the file
         found = None
-    trim()  # what it was built from takes more than the tokenizer
+    trim()  # the data it was built from take more memory than the tokenizer
     return load_tokenizer(path) if found is None else found
 
 
 def whole_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer of `transformers` behind a lazy one; any other as it is."""
+    """The tokenizer of `transformers` behind a lazy one; any other tokenizer unchanged."""
     return tokenizer.whole if isinstance(tokenizer, LazyTokenizer) else tokenizer
 
 
 def _of_gguf(path: Path) -> LazyTokenizer | None:
     file = read_gguf(path)
-    gguf_tokenizer.chat_templates(file)  # what is wrong with one is said now
+    gguf_tokenizer.chat_templates(file)  # raises errors of the templates now
     backend = gguf_tokenizer.build_tokenizer(file)
     special = gguf_tokenizer.special_tokens(file, backend)
     if not knows_as_special(backend, special.values()):
@@ -134,7 +135,7 @@ def _of_gguf(path: Path) -> LazyTokenizer | None:
 
 
 def _of_folder(folder: Path) -> LazyTokenizer | None:
-    """None where `transformers` may know more than `tokenizer.json` says."""
+    """None if `transformers` may do more than `tokenizer.json` says."""
     from tokenizers import Tokenizer
 
     file = folder / "tokenizer_config.json"
@@ -155,6 +156,6 @@ def _of_folder(folder: Path) -> LazyTokenizer | None:
 
 
 def knows_as_special(backend: Tokenizer, tokens: Iterable[str]) -> bool:
-    """Whether all these tokens are special ones already; `transformers` would add the others."""
+    """Whether all these tokens are already special tokens; `transformers` would add the others."""
     added = backend.get_added_tokens_decoder().values()
     return {token.content for token in added if token.special}.issuperset(tokens)

@@ -38,7 +38,7 @@ from mini_vllm.model.rope import RotaryEmbedding, apply_rope
 class LlamaAttention(nn.Module):
     """Grouped-query attention over the paged cache, with one matrix for q, k and v."""
 
-    is_one_call = True  # `narrow` and `fused_qkv` know it; each class says so for itself
+    is_one_call = True  # `narrow` and `fused_qkv` support it; a subclass must say so itself
     qk_weight: Tensor | None = None  # of a norm of each head `[Hq + Hkv, D]`
     qk_eps = 0.0  # of that norm
 
@@ -63,7 +63,7 @@ class LlamaAttention(nn.Module):
 
     @property
     def layer_spec(self) -> LayerSpec:
-        """What this layer remembers."""
+        """What this layer keeps in its cache."""
         return FULL if self.window is None else LayerSpec("sliding_window", self.window)
 
     @property
@@ -72,13 +72,13 @@ class LlamaAttention(nn.Module):
         return 2, self.num_kv_heads, self.head_dim
 
     def norm_qk(self, qk: Tensor) -> Tensor:
-        """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
+        """The norm of queries and keys `[T, Hq + Hkv, D]` before rotation; Llama has none."""
         return qk
 
     def prepare_qk(
         self, qk: Tensor, rope: tuple[Tensor, Tensor], metadata: AttentionMetadata
     ) -> Tensor:
-        """Queries and keys `[T, Hq + Hkv, D]` as attention takes them: normalised and rotated."""
+        """Norm and rotate queries and keys `[T, Hq + Hkv, D]` for attention."""
         return apply_rope(self.norm_qk(qk), *rope)
 
     def forward(
@@ -96,8 +96,8 @@ class LlamaAttention(nn.Module):
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> Tensor:
-        """The queries `[T, Hq, D]` of `heads` `[T, Hq + 2 Hkv, D]`, normed and turned; keys and
-        values go to their slots. `heads` may be overwritten."""
+        """Norm and rotate the queries and keys of `heads` `[T, Hq + 2 Hkv, D]`, and store keys and
+        values in their slots. Returns the queries `[T, Hq, D]`. `heads` may be overwritten."""
         if can_launch(heads):
             from mini_vllm.model import fused_qkv
 
@@ -114,8 +114,8 @@ class LlamaAttention(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention, then the MLP; each reads a normalised copy and adds to the residual stream.
 
-    An addition and the norm that follows it are one operation: on a GPU the stream then makes one
-    trip through memory instead of three.
+    An addition and the norm after it are one operation, so that a GPU reads and writes the stream
+    only once for both.
     Source: vllm/model_executor/models/llama.py#L316-L333 (LlamaDecoderLayer.forward) @ v0.22.1.
     """
 
@@ -134,7 +134,7 @@ class DecoderLayer(nn.Module):
 
     @cached_property
     def call(self) -> LayerCall | None:
-        """This layer as one call, if it can be one."""
+        """This layer as one call of `cpu.cpp`, if that is possible."""
         return LayerCall(self) if LayerCall.knows(self) else None
 
     def forward(
@@ -145,9 +145,9 @@ class DecoderLayer(nn.Module):
         kv_cache: Tensor,
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
-        """`x` is what the layer before adds to the stream; it is added with this layer's norm.
+        """`x` is the output of the layer before; it is added to the stream with this layer's norm.
 
-        The first layer has no stream yet: its input is the stream.
+        For the first layer `residual` is None, and `x` is the stream.
         """
         call = self.call if native.can_run(x) else None
         if call is not None and call.takes(x, [kv_cache], metadata):
@@ -162,17 +162,14 @@ class DecoderLayer(nn.Module):
 
 
 class LlamaModel(nn.Module):
-    """The decoder without its head; on a pipeline's stage, what it has of that.
+    """The decoder without its head, or one pipeline stage of it.
 
-    In the place of what other stages have is `nn.Identity`: every name keeps its number. Families
-    replace the classes that it is made of.
+    The parts of other stages are `nn.Identity` here, so that every layer keeps its number.
+    `layer` is the class of the layers.
     Source: vllm/model_executor/models/llama.py#L354-L427 (LlamaModel) @ v0.22.1.
     """
 
     layer: type[DecoderLayer] = DecoderLayer
-    embedding: type[Embedding] = Embedding
-    rotation: type[RotaryEmbedding] = RotaryEmbedding
-    final_norm: type[RMSNorm] = RMSNorm
 
     def __init__(
         self, args: ModelArgs, build: Build, attention: type[LlamaAttention], prefix: str
@@ -183,7 +180,7 @@ class LlamaModel(nn.Module):
         self.embed_tokens, self.norm = nn.Identity(), nn.Identity()
         if stage.is_first or (stage.is_last and args.tie_word_embeddings):  # whose head it is
             layout = parallel.embedding(args.vocab_size)
-            self.embed_tokens = self.embedding(args.vocab_size, args.hidden_size, layout)
+            self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, layout)
         self.layers = nn.ModuleList()
         for index, window in enumerate(args.sliding_windows):
             name = f"{prefix}.layers.{index}"
@@ -193,12 +190,12 @@ class LlamaModel(nn.Module):
             else:
                 self.layers.append(nn.Identity())
         if stage.is_last:
-            self.norm = self.final_norm(args.hidden_size, args.rms_norm_eps)
-        self.rotary = self.rotation(args)
+            self.norm = RMSNorm(args.hidden_size, args.rms_norm_eps)
+        self.rotary = RotaryEmbedding(args)
 
     @cached_property
     def call(self) -> LayerCall | None:
-        """The layers that are here as one call, if each can be one."""
+        """This stage's layers as one call of `cpu.cpp`, if that is possible for each."""
         layers = self.layers[self.stage.start : self.stage.end]
         are_known = all(
             type(layer).forward is DecoderLayer.forward and layer.call is not None
@@ -241,7 +238,7 @@ class LlamaModel(nn.Module):
         metadata: AttentionMetadata,
         deepstack: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the last layer that is here returns, called one after another."""
+        """Call this stage's layers one after another; returns the result of the last."""
         layers = islice(self.layers, self.stage.start, self.stage.end)
         for index, (layer, kv_cache) in enumerate(zip(layers, kv_caches, strict=True)):
             x, residual = layer(x, residual, rope, kv_cache, metadata.of_layer(index))
@@ -251,9 +248,9 @@ class LlamaModel(nn.Module):
 
 
 class LlamaForCausalLM(nn.Module):
-    """A decoder with a language-model head; also what Qwen2 is, with biases on q, k and v.
+    """A decoder with a language-model head. Qwen2 is the same with biases on q, k and v.
 
-    It fulfils :class:`~mini_vllm.model.interface.DecoderModel`.
+    It implements :class:`~mini_vllm.model.interface.DecoderModel`.
     """
 
     decoder: type[LlamaModel] = LlamaModel
@@ -263,7 +260,7 @@ class LlamaForCausalLM(nn.Module):
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
     supports = frozenset({"tp", "pp", "lora", "quantization", "compile"})
-    can_be_recorded = True  # whether a step launches the same kernels whatever its tokens are
+    can_be_recorded = True  # whether a step launches the same kernels for any tokens
 
     def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
@@ -271,7 +268,7 @@ class LlamaForCausalLM(nn.Module):
         prefix = self.checkpoint_prefix("model.").removesuffix(".")  # files name layers so
         self.model = self.decoder(args, build, self.attention, prefix)
         self.dtype = self.cache_dtype = torch.get_default_dtype()
-        """What unquantised weights are kept in, see `weights_dtype`; and the KV cache."""
+        """The dtypes of unquantised weights, see `weights_dtype`, and of the KV cache."""
         self.lm_head = self._make_head(build) if self.model.stage.is_last else nn.Identity()
 
     def _make_head(self, build: Build) -> Linear:
@@ -290,11 +287,12 @@ class LlamaForCausalLM(nn.Module):
 
     @property
     def absent(self) -> list[str]:
-        """Names of the modules that other pipeline stages have."""
+        """Names of the modules of other pipeline stages."""
         return [name for name, one in self.named_modules() if isinstance(one, nn.Identity)]
 
     def checkpoint_prefix(self, name: str) -> str:
-        """`name`, a parameter or module of ours, with what a checkpoint writes before it."""
+        """The checkpoint's name of `name`, our parameter or module, before projections are
+        split."""
         return name
 
     def kv_cache_spec(self) -> KVCacheSpec:
@@ -330,19 +328,20 @@ class LlamaForCausalLM(nn.Module):
     ) -> Tensor | IntermediateTensors:
         """Hidden states `[T, H]` of the flat batch; keys and values are written into `kv_caches`.
 
-        `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer that is here,
-        `[2, num_blocks, block_size, Hkv, D]`, and several share one whose layers remember
-        differently (`metadata.of_layer`). `extra` may hold `inputs_embeds` `[T, H]`, which
-        then take the place of the embedded `input_ids`, and `deepstack` `[levels, T, H]`, of which
-        level k is added behind layer k; or `intermediate`, what the stage before
-        hands over. Every stage but the last returns what it hands over itself.
+        `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor for each layer of this
+        stage, `[2, num_blocks, block_size, Hkv, D]`. Layers of different groups may share a tensor
+        (`metadata.of_layer`). `extra` may hold `inputs_embeds` `[T, H]`, which replace the embedded
+        `input_ids`, and `deepstack` `[levels, T, H]`, of which level k is added after layer k; or
+        `intermediate`, the output of the stage before. Every stage except the last returns
+        `IntermediateTensors`.
         """
         return self.model(input_ids, positions, kv_caches, metadata, **extra)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits `[B, vocab_size]` of the rows `[B, H]` that are to be sampled.
 
-        In float32; where kernels run in the dtype of the head, which the sampler reads as it is.
+        They are float32, except on a GPU: there they keep the head's dtype, which the sampler
+        reads.
         """
         logits = self.lm_head(hidden)
         return logits if can_launch(logits) else logits.float()

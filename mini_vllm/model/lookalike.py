@@ -1,8 +1,8 @@
-"""Of a family that is not known: is it one that is, under another name?
+"""For an unknown family: find a known family with the same tensors.
 
-Many new names stand for Llama's layers. Whether one does is not in the names of its tensors alone:
-a scale, a window or another rotation leaves no trace there. So nothing is assumed. The error says
-which known family has exactly these tensors, and the option that runs it as that one.
+Many new architectures are Llama under another name. The names of tensors do not prove that, because
+a scale, a window or another rotation has no tensor. So nothing is assumed: the error names the
+known family that has exactly these tensors, and the option that runs the model as that family.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import part_targets
 
 LIKELY = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-"""The families that others repeat, plainest first."""
+"""The families to compare with, the simplest first."""
 
 
 def refusal(
     folder: str | Path, architectures: Sequence[str], overrides: Mapping[str, Any] | None = None
 ) -> str:
-    """Why no model of these architectures runs, and what would run it if its tensors are those of a
-    known family."""
+    """The message that these architectures are not supported, with the option that runs the model
+    if a known family has the same tensors."""
     config = with_overrides(read_config(Path(folder)), overrides or {})
     message = f"{config_file(folder)}: {unsupported(architectures, config)}"
     same = None if needs(config) or is_gguf(folder) else same_tensors(Path(folder), config)
@@ -44,7 +44,7 @@ def refusal(
 
 
 def same_tensors(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The plainest family whose tensors, and their shapes, are those of the folder's files."""
+    """The simplest known family with the same tensors and shapes as the folder's files."""
     try:
         found = {
             name: info.shape
@@ -52,7 +52,7 @@ def same_tensors(folder: Path, config: Mapping[str, Any]) -> str | None:
             for name, info in read_header(file).items()
             if not name.endswith(OF_ROTATION)
         }
-    except (OSError, ValueError):  # there are none, or they are damaged
+    except (OSError, ValueError):  # files are missing or damaged
         return None
     for name in LIKELY:
         try:

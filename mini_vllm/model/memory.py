@@ -1,4 +1,4 @@
-"""Memory that goes back to the system while a model is loaded; its next use takes some again."""
+"""Release memory to the system while a model is loaded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ MADV_DONTNEED = 4  # of Linux; `mmap` has it for its own mappings only
 PIECE = 1 << 22
 """Bytes of a tensor that are copied at a time."""
 CODE = re.compile(r"^(\w+)-(\w+) r-xp .* /.*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.MULTILINE)
-"""In what Linux says of a process's memory, a mapping of a file's code that is as in the file."""
+"""Matches an unmodified mapping of a file's code in Linux's list of a process's memory (smaps)."""
 
 
 def drop_pages(tensor: Tensor) -> None:
-    """Let go of what was read of `tensor`, which lies in a mapped file, and keep its numbers.
+    """Release the memory pages of `tensor`, which must lie in a mapped file.
 
-    They are read from the file again if they are asked for. Of any other tensor they would be gone.
+    Its numbers are read from the file again when they are needed. A tensor that does not lie in a
+    mapped file would lose its numbers.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -36,8 +37,8 @@ def drop_pages(tensor: Tensor) -> None:
 def copy_in_pieces(target: Tensor, tensor: Tensor) -> None:
     """Copy `tensor`, which nothing else reads, into `target`, of the same shape.
 
-    If it lies in a mapped file, what was read is let go of on the way: not much more than `PIECE`
-    bytes of it lie beside the copy.
+    If it lies in a mapped file, its pages are released on the way, so that not much more than
+    `PIECE` bytes of it are in memory beside the copy.
     """
     if tensor.nbytes <= PIECE:
         target.copy_(tensor)
@@ -50,22 +51,23 @@ def copy_in_pieces(target: Tensor, tensor: Tensor) -> None:
 
 @functools.cache
 def drop_code() -> None:
-    """Let go of the libraries' code that has run so far; once a process, before it loads weights.
+    """Release the pages of library code that has run so far; once per process, before it loads
+    weights.
 
-    Half of it only started Python and torch. What runs again comes back, some pages at a time, from
-    the system's cache of files. A mapping into which something was written is left as it is.
+    Half of that code only starts Python and torch. Code that runs again is read back, a few pages
+    at a time, from the system's file cache. Mappings that were written to are skipped.
     """
     try:
         mappings = Path("/proc/self/smaps").read_text()
     except OSError:
-        return  # not Linux, or not all of it
+        return  # not Linux, or a sandbox without /proc
     advise = ctypes.CDLL(None).madvise
     for begin, end in ((int(bound, 16) for bound in found) for found in CODE.findall(mappings)):
         advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_DONTNEED)
 
 
 def trim() -> None:
-    """Give back what was freed: glibc keeps it, in case that as much is wanted soon."""
+    """Return freed memory to the system; glibc keeps it for later allocations."""
     if sys.platform.startswith("linux"):
         give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries have none
         if give_back is not None:

@@ -1,13 +1,14 @@
-"""Decoder layers as one call, for steps of few tokens on a CPU.
+"""Decoder layers as one call of `cpu.cpp`, for steps of few tokens on a CPU.
 
-A layer is a dozen operations. In a narrow model each is done in a few microseconds, and to call it
-from Python takes as many again. So `cpu.cpp` does them one after another on its own, layer after
-layer; a wide model gains less by it, and is not left out:
+A layer is a dozen operations. In a narrow model each takes a few microseconds, and the call from
+Python takes as long again. So `cpu.cpp` computes all operations of all layers in one call; a wide
+model gains less, but uses it, too:
 
     norm -> q, k, v -> rotation -> cache -> attention -> o -> + -> norm -> gate, up -> silu -> down
 
-It has every operation of `DecoderLayer.forward`, in that order, and is used where that is all. What
-adapters add to the four products is a part of it: their rows leave the others of a step the call.
+These are the operations of `DecoderLayer.forward`, in that order. The call is used only for layers
+that do nothing else. It also adds the LoRA adapters of the four products, so a step with adapters
+can use it, too.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from mini_vllm.model.layers import GatedMLP, Linear, silu_mul
 from mini_vllm.model.layout import WHOLE
 
 MOST_TOKENS = 256
-"""Tokens of a step up to which calling takes a share of the time that is worth saving."""
+"""Most tokens of a step for the one call; with more, the cost of separate calls is small."""
 ANY_DISTANCE = 1 << 62
 """The window of a layer that has none."""
 
 
 class LayerCall:
-    """Layers that follow one another, or one alone, for `cpu.cpp`: where their weights lie, and
-    whether a step is one for them.
+    """One or several successive layers for `cpu.cpp`: pointers to their weights, and the check
+    whether a step can use the call.
 
     Args:
-        layers: each a `DecoderLayer`, loaded; one for which :meth:`knows` is true.
+        layers: loaded `DecoderLayer`s for which :meth:`knows` is true.
     """
 
     def __init__(self, *layers: Any) -> None:
@@ -53,7 +54,7 @@ class LayerCall:
             for part in parts_of(layer)
             for hooks in (part._forward_pre_hooks, part._forward_hooks)
         ]
-        if len(layers) > 1:  # else what calls the layer calls its own hooks
+        if len(layers) > 1:  # the hooks of a single layer are called by its caller
             self.hooks += [
                 hooks
                 for layer in layers
@@ -78,9 +79,9 @@ class LayerCall:
 
     @staticmethod
     def knows(layer: Any) -> bool:
-        """Whether nothing happens in `layer` that `cpu.cpp` does not know, and all of it is here.
+        """Whether `cpu.cpp` supports everything in `layer`, and this rank has the whole layer.
 
-        A class of attention says so itself (`is_one_call`), and no other says it for it.
+        A class of attention must set `is_one_call` itself; it is not inherited.
         """
         attn, mlp = layer.self_attn, layer.mlp
         return (
@@ -93,10 +94,10 @@ class LayerCall:
         )
 
     def takes(self, x: Tensor, kv_caches: Sequence[Tensor], metadata: AttentionMetadata) -> bool:
-        """Whether a step is small enough, and nothing outside takes part in what is done inside.
+        """Whether a step is small enough, and needs no Python code inside the layers.
 
-        Hooks have: a KV connector that works layer by layer hears of each so. Adapters may, if
-        they are not of a kind that `cpu.cpp` knows.
+        Hooks need Python code (a KV connector that works layer by layer uses them), and so do
+        adapters that `cpu.cpp` does not support.
         """
         return (
             x.shape[0] <= MOST_TOKENS
@@ -115,9 +116,9 @@ class LayerCall:
         kv_caches: Sequence[Tensor],
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
-        """What the last layer's `DecoderLayer.forward` returns.
+        """The result of the last layer's `DecoderLayer.forward`.
 
-        Raises IndexError for a slot or a page that the caches do not have.
+        Raises IndexError for a slot or a page outside the caches.
         """
         places = places_of(rope, metadata)
         if self.caches is None or not self.caches.are(kv_caches):
@@ -129,18 +130,18 @@ class LayerCall:
         return out, residual
 
     def adapters(self) -> ctypes.Array[native.Adapters] | None:
-        """What is added to the four products of each layer in this step; None: nothing."""
+        """The adapters of the four products of each layer in this step; None: there are none."""
         slots: list[Any] = [linear.adapters for linear in self.linears]
         if slots != self.slots:
             structs = (native.Adapters() if each is None else each.struct for each in slots)
             self.slots, self.slot_structs = slots, (native.Adapters * len(slots))(*structs)
-        # All of a model share the mapping of a step, so the first answers for the others.
+        # All adapters of a model share the mapping of a step, so checking the first is enough.
         first = next((each for each in slots if each is not None), None)
         return None if first is None or first.idle else self.slot_structs
 
 
 def parts_of(layer: Any) -> Iterator[nn.Module]:
-    """What a layer calls."""
+    """The modules that a layer calls."""
     yield from layer.self_attn.modules()
     yield from layer.mlp.modules()
     yield from (layer.input_layernorm, layer.post_attention_layernorm)
@@ -153,18 +154,19 @@ def linears_of(layer: Any) -> tuple[Linear, ...]:
 
 
 def is_known(adapters: Any, dtype: torch.dtype) -> bool:
-    """Whether a product has no adapters, or slots of them that `cpu.cpp` can read."""
+    """Whether a product has no adapters, or adapter slots that `cpu.cpp` can read."""
     return adapters is None or getattr(adapters, "dtype", None) == dtype
 
 
 def is_whole(linear: Linear) -> bool:
-    """Whether all of a product is here, in a form that `cpu.cpp` multiplies by."""
+    """Whether this rank has a product as a whole, in a format that `cpu.cpp` supports."""
     has_form = linear.matrix is not None or linear.blocks is not None
     return linear.layout is WHOLE and has_form and linear.order is None
 
 
 def matrix(linear: Linear, kept: list[Tensor]) -> native.Matrix:
-    """The weight and bias of `linear` for `cpu.cpp`; what must outlive that goes into `kept`."""
+    """The weight and bias of `linear` for `cpu.cpp`; tensors that must stay alive go into
+    `kept`."""
     weight = linear.matrix
     if weight is None:
         assert linear.blocks is not None
@@ -176,7 +178,8 @@ def matrix(linear: Linear, kept: list[Tensor]) -> native.Matrix:
 
 
 def places_of(rope: tuple[Tensor, Tensor], metadata: AttentionMetadata) -> native.Places:
-    """Where a step's tokens stand: made by its first layer, and kept for the others."""
+    """The positions and slots of a step's tokens, made for its first layer and kept for the
+    others."""
     places: native.Places | None = metadata.places
     if places is None or places.rope is not rope:
         tokens = PagedTokens(metadata)

@@ -1,4 +1,4 @@
-"""How much of the weights is loaded, for a person who waits."""
+"""Show how much of the weights is loaded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 PERCENT = 10
 SECONDS = 2.0
-"""A line comes when so much more is loaded, and not before the one before it is so old."""
+"""A new line is logged after this much more is loaded, but not before this much time."""
 
 
 class CountCopies(TorchFunctionMode):
-    """Tells how many bytes each `copy_` inside the `with` block writes.
+    """Reports the bytes that each `copy_` inside the `with` block writes.
 
-    So it works with every loader, a learner's own too: all end in `parameter.copy_(tensor)`.
+    This works with every loader, also a learner's own: all call `parameter.copy_(tensor)`.
     """
 
     def __init__(self, copied: Any) -> None:
@@ -41,7 +41,7 @@ class CountCopies(TorchFunctionMode):
 
 
 class Lines:
-    """Progress as lines of the log, for a stderr that is a file. Its interface is tqdm's."""
+    """Progress as lines of the log, if stderr is a file. It has the interface of tqdm."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done, self.said = total, 0, 0
@@ -56,7 +56,7 @@ class Lines:
             logger.info("weights: %d %% of %s", min(percent, 100), in_units(self.total))
 
     def close(self) -> None:
-        """A bar ends its line; here each is ended already."""
+        """Nothing to do: a bar would end its line here."""
 
 
 @contextmanager

@@ -23,12 +23,12 @@ class Qwen3Attention(LlamaAttention):
         self.k_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
 
     def process_weights_after_loading(self) -> None:
-        """Lay the weights side by side, one row a head, so that one norm serves q and k."""
+        """Join the weights of both norms, one row per head, so that one call norms q and k."""
         rows = [self.q_norm.weight] * self.num_heads + [self.k_norm.weight] * self.num_kv_heads
         self.qk_weight = to_compute_dtype(torch.stack(rows))
 
     def norm_qk(self, qk: Tensor) -> Tensor:
-        """Normalise each head on its own; queries and keys have different weights."""
+        """Norm each head by itself; queries and keys have different weights."""
         return rms_norm(qk, self.qk_weight, self.qk_eps)
 
 

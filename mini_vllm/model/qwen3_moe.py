@@ -1,4 +1,4 @@
-"""Qwen3-MoE: Qwen3 with many small MLPs ("experts") in a layer, of which a token uses a few.
+"""Qwen3-MoE: Qwen3 with experts in place of the MLP.
 
 Source: vllm/model_executor/models/qwen3_moe.py#L137-L257 (Qwen3MoeSparseMoeBlock) @ v0.22.1.
 """

@@ -1,9 +1,9 @@
-"""Rotary position embedding: turn pairs of a head's features by an angle that grows with position.
+"""Rotary position embedding: rotate pairs of features by angles that grow with the position.
 
     features of one head (D = 8)     x0 x1 x2 x3 | x4 x5 x6 x7
-    pair i is (x_i, x_{i + D/2})     turned by the angle position * inv_freq[i]
+    pair i is (x_i, x_{i + D/2})     rotated by the angle position * inv_freq[i]
 
-A scaling type stretches the frequencies so that a model can read further than it was trained to.
+A scaling type changes the frequencies so that a model can read longer texts than in its training.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ NEEDED_PARAMETERS = {
 def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
     """The angle per position of each feature pair, `[R / 2]` float32, and a factor for cos and sin.
 
-    R is the part of a head that turns, mostly all of it. Types: default, linear, llama3, yarn, and
-    longrope with its short factors. Raises ValueError for any other: "dynamic" changes the angles
-    with the length, and keys already in the cache would not follow.
+    R is the rotated part of a head, mostly all of it. Types: default, linear, llama3, yarn, and
+    longrope with its short factors. Raises ValueError for any other: with "dynamic" the angles
+    change with the length, and keys that are already cached would be wrong.
     Source: vllm/model_executor/layers/rotary_embedding/__init__.py#L33-L384 (get_rope) @ v0.22.1.
     """
     rope = args.rope_parameters
@@ -62,7 +62,7 @@ def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
 
 
 def _llama3(inv_freq: Tensor, args: ModelArgs) -> Tensor:
-    """Slow pairs are divided by `factor`, fast pairs stay, those between are blended."""
+    """Divide slow frequencies by `factor`, keep fast ones, and interpolate between them."""
     rope = args.rope_parameters
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] * inv_freq / (2 * math.pi)
@@ -71,7 +71,7 @@ def _llama3(inv_freq: Tensor, args: ModelArgs) -> Tensor:
 
 
 def _yarn(inv_freq: Tensor, args: ModelArgs) -> tuple[Tensor, float]:
-    """Like llama3, with a ramp over the pair's index, and attention made sharper by a factor."""
+    """Like llama3, with a ramp over the pair's index, and a factor that makes attention sharper."""
     rope, dim = args.rope_parameters, args.rotary_dim
     original = rope["original_max_position_embeddings"]
     factor = rope.get("factor") or args.max_position_embeddings / original
@@ -103,7 +103,7 @@ def _yarn_attention_factor(args: ModelArgs, factor: float) -> float:
 
 
 def _longrope_factor(rope: Mapping[str, Any]) -> float:
-    """How much sharper attention is made, for a context so many times the original."""
+    """The factor that makes attention sharper, from the ratio of the new to the original length."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
     original = rope["original_max_position_embeddings"]
@@ -112,19 +112,19 @@ def _longrope_factor(rope: Mapping[str, Any]) -> float:
 
 
 class RotaryEmbedding(nn.Module):
-    """Computes cos and sin once a step; every layer then rotates with the same two tensors."""
+    """Computes cos and sin once per step; all layers rotate with the same two tensors."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
         # Not buffers: casting the model to bfloat16 must not round the frequencies.
         self.inv_freq, self.scaling = compute_inv_freq(args)
-        # As if the first half turned backwards: its cos is the same, and its sin gets the sign.
+        # Negative angles in the first half: cos does not change, and sin gets its sign.
         self.turns = torch.cat((-self.inv_freq, self.inv_freq))
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and signed sin of each token's angles, `[T, 1, R]` each, in `dtype`.
 
-        Both halves of a head turn by the same angles; `sin` is negative in the first half.
+        Both halves of a head have the same angles; `sin` is negated in the first half.
         """
         angles = positions[:, None, None].float() * self.turns
         cos, sin = angles.cos(), angles.sin()
@@ -136,7 +136,7 @@ class RotaryEmbedding(nn.Module):
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, R]`; `x` may be overwritten.
 
-    Only the first R features of a head turn; mostly these are all.
+    Only the first R features of a head are rotated; mostly these are all.
     (first, second) becomes (first * cos - second * sin, second * cos + first * sin). Rolling by
     half a head swaps first and second, and the sign is in `sin`, so three operations suffice.
     """

@@ -1,11 +1,10 @@
-"""Load the parts of a checkpoint that are here, of numbers held in any way.
+"""Load this rank's part of a checkpoint, with weights in any format.
 
-`loader.load_weights` copies whole tensors into rows, which is all that a whole model in its own
-dtype needs. This loader serves the rest: of each tensor in the file it reads only the slice that
-the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its projection lies.
-Names are checked and whole tensors copied by the functions of `loader`. The loop is its own: a
-right `load_weights` may read in any order, open all files at once, or go from target to target,
-so slices cannot be handed to it.
+`loader.load_weights` copies whole tensors into rows, which is enough for a whole model in its own
+dtype. This loader handles all other cases: it reads only the slice of each tensor that the layer's
+`Part` and the parameter's `ParamSpec` name, and copies it to the rows of its projection. It uses
+the functions of `loader` to check names and to copy whole tensors, but has its own loop: a correct
+`load_weights` may read files in any order and open them all at once, so it cannot read slices.
 
     k_proj.qweight in the file [in / 8, out]      rank 1 of 2, rows 32 .. 64 of the matrix
     out_dim = 1, in_dim = 0, in_pack = 8       -> columns 32 .. 64, behind those of q_proj
@@ -40,15 +39,15 @@ KV_SCALES = (".k_scale", ".v_scale")
 
 @dataclass(frozen=True)
 class Target:
-    """Where a tensor of the checkpoint goes.
+    """The destination of a tensor of the checkpoint.
 
     Args:
         view: of our parameter.
-        cuts: for each dimension that is cut, the entries of the tensor that are here.
+        cuts: for each dimension that is split, this rank's entries of the tensor.
         shape: of the whole tensor.
-        optional: the checkpoint may leave it out.
-        rows: all become what is in `view`, their first; None: there are no others.
-        sections: what is here of the tensor's first dimension, if it is several pieces.
+        optional: whether the checkpoint may leave it out.
+        rows: if given, `view` is its first row, and is copied to all other rows.
+        sections: this rank's slices of the tensor's first dimension, if there are several.
     """
 
     view: Tensor
@@ -60,7 +59,7 @@ class Target:
 
 
 def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
-    """For each name in the checkpoint, where its part goes."""
+    """The target of each tensor name in the checkpoint."""
     targets = {
         model.checkpoint_prefix(name.replace(".backend.", ".")): Target(buffer, {}, [], True)
         for name, buffer in model.named_buffers()
@@ -83,11 +82,11 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
 def _expert_targets(
     model: LlamaForCausalLM, name: str, module: GroupedLinear
 ) -> Iterator[tuple[str, Target]]:
-    """For each expert's projections in the stack `name`, where they go; see `moe/files.py`."""
+    """The targets of each expert's projections in the stack `name`; see `moe/files.py`."""
     parameter = model.get_parameter(name)
     base, _, projection = name.rpartition(".experts.")
     places = list(enumerate(model.get_submodule(f"{base}.experts").local_experts))
-    for place, expert in reversed(places):  # of several the first is filled: its target comes last
+    for place, expert in reversed(places):  # the last target counts: that of the first place
         own = parameter.data[place]
         own.spec = parameter.spec  # type: ignore[attr-defined]
         names = names_in_file(model, f"{base}.experts.{expert}.{projection}")
@@ -95,7 +94,7 @@ def _expert_targets(
 
 
 def absent_experts(model: LlamaForCausalLM) -> Iterator[str]:
-    """Names of the experts that other ranks have."""
+    """Names of the experts of other ranks."""
     for name, module in model.named_modules():
         if isinstance(module, Experts):
             for expert in set(range(module.num_experts)).difference(module.local_experts):
@@ -103,15 +102,17 @@ def absent_experts(model: LlamaForCausalLM) -> Iterator[str]:
 
 
 def names_in_file(model: LlamaForCausalLM, name: str) -> list[str]:
-    """The checkpoint's names of what the parameter `name` holds."""
+    """The checkpoint's names of the tensors in the parameter `name`."""
     parts = projections(name, {**STACKED_PARAMS, **model.stacked})
     return [model.checkpoint_prefix(part) for part in parts]
 
 
 def _stacked_target(module: nn.Module, parameter: nn.Parameter) -> Target:
-    """A target for projections that are one tensor in the file; what each has, they share. Blocks
-    of rows are those of the whole: fewer than if each projection had its own. A rank has a piece of
-    each projection.
+    """The target of projections that are one tensor in the file.
+
+    They share the tensors that separate projections have each. Blocks of rows are those of the
+    whole tensor, which may be fewer than for separate projections. A rank has a piece of each
+    projection.
     """
     spec: ParamSpec = getattr(parameter, "spec", ParamSpec(out_dim=None))
     if spec.per_part:
@@ -132,7 +133,7 @@ def _stacked_target(module: nn.Module, parameter: nn.Parameter) -> Target:
 
 
 def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:
-    """Whether a checkpoint holds the projections of this parameter in one tensor, as we do."""
+    """Whether a checkpoint has the projections of this parameter in one tensor, as we do."""
     return any(
         list(parts) == [stacked] and f".{stacked}." in name
         for stacked, parts in model.stacked.items()
@@ -175,12 +176,11 @@ def load_parts(
     rename: Callable[[str], Sequence[str]] | None = None,
     blocks: Collection[str] = (),
 ) -> None:
-    """Copy this model's part of every tensor of the folder's safetensors files, or a GGUF file's.
+    """Copy this rank's part of every tensor of the folder's safetensors files, or a GGUF file's.
 
-    `rename` gives our names of a tensor in the file; `blocks` are those of a GGUF file's tensors
-    that our parameters hold as they are. Scales of a KV cache are not needed by one
-    that keeps numbers as they are. Raises ValueError for a missing or unexpected tensor, a wrong
-    shape or dtype, or a damaged file.
+    `rename` gives our names of a tensor in the file; `blocks` names the tensors of a GGUF file that
+    stay in blocks. Scales of the KV cache are ignored if the cache is not quantised. Raises
+    ValueError for a missing or unexpected tensor, a wrong shape or dtype, or a damaged file.
     """
     targets = part_targets(model)
     needless = () if any(name.endswith(KV_SCALES) for name in targets) else KV_SCALES

@@ -1,12 +1,12 @@
-"""One weight for the embedding and the head, where `config.json` and the files disagree about it.
+"""Tied weights of embedding and head, where `config.json` and the files may disagree.
 
-    the files have         and config.json says tie_word_embeddings
-    one of the two         it is both, under whichever name
-    both, and equal        they are one
-    both, and different    each is its own: a training that untied them left the entry as it was
+    the files have         if config.json says tie_word_embeddings
+    one of the two         it is used for both, under either name
+    both, and equal        they are tied
+    both, and different    they are not tied: a training untied them without changing the entry
 
-Source: transformers, `PreTrainedModel.tie_weights`. vLLM 0.22.1 ties all the same, and leaves out
-what the file has for the head,
+Source: transformers, `PreTrainedModel.tie_weights`. vLLM 0.22.1 always ties them, and ignores the
+file's tensor for the head,
 vllm/model_executor/models/llama.py#L584-L593 (LlamaForCausalLM.load_weights) @ v0.22.1.
 """
 
@@ -31,7 +31,7 @@ Rename = Callable[[str], Sequence[str]]
 
 
 def untied_if_different(args: ModelArgs, path: Path) -> ModelArgs:
-    """`args`, with a head of its own if the files have one that is not the embedding."""
+    """`args`, untied if the files have a head that differs from the embedding."""
     if not args.tie_word_embeddings or is_gguf(path):
         return args
     files = tensor_files(path)
@@ -49,7 +49,7 @@ def untied_if_different(args: ModelArgs, path: Path) -> ModelArgs:
 
 
 def _read(files: Sequence[TensorFile], end: str) -> torch.Tensor | None:
-    """The one tensor whose name ends so."""
+    """The tensor whose name ends with `end`, if there is exactly one."""
     found = [(file, name) for file in files for name in file.header if name.endswith(end)]
     if len(found) != 1:
         return None
@@ -60,7 +60,7 @@ def _read(files: Sequence[TensorFile], end: str) -> torch.Tensor | None:
 
 
 def name_of_both(model: Any, path: Path, rename: Rename | None) -> Rename | None:
-    """`rename`, or one more name for files that have the shared weight as the head alone."""
+    """`rename`, extended for files that have the tied weight only under the head's name."""
     if not model.config.tie_word_embeddings or is_gguf(path):
         return rename
     names = [name for file in tensor_files(path) for name in file.header]

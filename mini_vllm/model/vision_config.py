@@ -1,7 +1,7 @@
-"""The shape of a model that sees: what its `config.json` says of the encoder.
+"""The vision encoder's shape in the `config.json` of a multimodal model.
 
-Such a file holds two shapes, `text_config` and `vision_config`. The decoder reads the first as if
-it were a file of its own; this module takes the two apart.
+Such a file has two parts, `text_config` and `vision_config`. The decoder reads the first like a
+file of its own; this module splits the two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ VISION: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class VisionArgs:
-    """The numbers that the encoder and its tokens need, with Hugging Face's defaults."""
+    """The shape of the encoder and of its tokens, with Hugging Face's defaults."""
 
     depth: int
     hidden_size: int
@@ -56,10 +56,10 @@ class VisionArgs:
     temporal_patch_size: int  # frames in a patch; a picture is repeated to fill it
     out_hidden_size: int
     num_position_embeddings: int
-    deepstack_visual_indexes: tuple[int, ...]  # after these layers features leave for the decoder
+    deepstack_visual_indexes: tuple[int, ...]  # after these layers features go to the decoder
     rope_theta: float
     image_token_id: int
-    mrope_section: tuple[int, int, int]  # pairs of a head that follow time, height, width
+    mrope_section: tuple[int, int, int]  # pairs of a head for time, height, width
 
     @property
     def patch_dim(self) -> int:
@@ -74,9 +74,10 @@ class VisionArgs:
 def split_config(
     config: Mapping[str, Any], source: str
 ) -> tuple[Mapping[str, Any], VisionArgs | None]:
-    """The decoder's part of a `config.json` in the form of a file of its own, and the encoder's.
+    """The decoder's part of a `config.json`, in the form of a separate file, and the encoder's
+    part.
 
-    A file without `vision_config` is the decoder's, and comes back as it is, with None.
+    A file without `vision_config` is returned unchanged, with None.
     Raises ValueError that names `source`, the key, its value and what is allowed.
     """
     if "vision_config" not in config or is_foreign(config):

@@ -1,9 +1,9 @@
-"""What the families of models leave out of their `config.json`, and where they read it differently.
+"""The families of models: the defaults of their `config.json`, and where they read it differently.
 
-A config file holds only what differs from its class's defaults, and each class has its own. How a
-family computes is said in one of two ways: as a class that changes Llama's (`qwen3.py`,
-`gemma3.py`, ...), whose defaults stand in `FAMILIES`; or as a table of parts with a file here,
-named in `TABLES`.
+A config file holds only what differs from its class's defaults, and each class has its own. Nearly
+every family is a table of parts, in a file here that `TABLES` names. Only Llama and the Qwen
+families that change Llama's classes (`qwen3.py`, ...) have no table; their defaults are in
+`FAMILIES`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[str, str]] = {
     "Exaone4ForCausalLM": ("exaone4", "EXAONE4"),
     "FlexOlmoForCausalLM": ("flex_olmo", "FLEX_OLMO"),
     "Gemma2ForCausalLM": ("gemma", "GEMMA2"),
+    "Gemma3ForCausalLM": ("gemma", "GEMMA3"),
     "GemmaForCausalLM": ("gemma", "GEMMA"),
     "Glm4ForCausalLM": ("glm", "GLM4"),
     "Glm4MoeForCausalLM": ("glm4_moe", "GLM4_MOE"),
@@ -39,11 +40,14 @@ TABLES: dict[str, tuple[str, str]] = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan", "HUNYUAN"),
     "Llama4ForCausalLM": ("llama4", "LLAMA4"),
     "Mamba2ForCausalLM": ("mamba2", "MAMBA2"),
-    "MinistralForCausalLM": ("ministral", "MINISTRAL"),
+    "MinistralForCausalLM": ("mistral", "MINISTRAL"),
+    "MistralForCausalLM": ("mistral", "MISTRAL"),
     "MixtralForCausalLM": ("mixtral", "MIXTRAL"),
     "NemotronForCausalLM": ("nemotron", "NEMOTRON"),
-    "Olmo3ForCausalLM": ("olmo3", "OLMO3"),
+    "Olmo2ForCausalLM": ("olmo", "OLMO2"),
+    "Olmo3ForCausalLM": ("olmo", "OLMO3"),
     "OlmoeForCausalLM": ("olmoe", "OLMOE"),
+    "Phi3ForCausalLM": ("phi3", "PHI3"),
     "PhiForCausalLM": ("phi", "PHI"),
     "Qwen2MoeForCausalLM": ("qwen2_moe", "QWEN2_MOE"),
     "Qwen3NextForCausalLM": ("qwen3_next", "QWEN3_NEXT"),
@@ -76,41 +80,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_theta": 500000.0,
         "max_position_embeddings": 128000,
     },
-    "MistralForCausalLM": {
-        "sliding_window": 4096,
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-    },
-    "Phi3ForCausalLM": {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
-    "Olmo2ForCausalLM": {"rms_norm_eps": 1e-5},
-    "Gemma3ForCausalLM": {
-        "head_dim": 256,
-        "num_key_value_heads": 4,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "max_position_embeddings": 131072,
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-    },
 }
-"""By architecture of a class: the defaults of its config class where they are not Llama's."""
-
-WINDOW_IN_ALL_LAYERS = ("MistralForCausalLM", "Phi3ForCausalLM")
-WINDOW_BY_PATTERN = ("Gemma3ForCausalLM",)
-EVERY_SIXTH = 6
-"""Of Gemma 3's layers sees the whole context; those between see a window."""
+"""By architecture: the defaults of its config class that differ from Llama's."""
 
 
 def known() -> tuple[str, ...]:
-    """The architectures that run here."""
+    """The supported architectures."""
     return (*FAMILIES, *TABLES)
 
 
 @functools.cache
 def table(architecture: str) -> Family:
-    """The table of a family; that of Llama for one that is a class, or that is not known."""
+    """The table of a family; Llama's for a family that is a class, or that is not known."""
     if architecture not in TABLES:
         return Family()
     module, name = TABLES[architecture]
@@ -120,12 +101,12 @@ def table(architecture: str) -> Family:
 
 CLASSIFIES = ("ForSequenceClassification", "ForTokenClassification")
 EMBEDS = ("ForTextEncoding", "Model")
-"""How architectures end that have a family's decoder, and another head or none."""
+"""Suffixes of architectures that have a family's decoder with another head, or none."""
 
 
 def with_decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with each architecture that only adds to a family's decoder by that family's name:
-    `Qwen3ForSequenceClassification` and `Qwen3Model` are `Qwen3ForCausalLM`."""
+    """The config with the name of the causal family in place of its variants:
+    `Qwen3ForSequenceClassification` and `Qwen3Model` become `Qwen3ForCausalLM`."""
     names = config.get("architectures")
     if not isinstance(names, list) or family(config):
         return config
@@ -142,7 +123,7 @@ def _decoder_of(name: Any) -> Any:
 
 
 def family(config: Mapping[str, Any]) -> str:
-    """The first architecture of the config that is known here; "" without one."""
+    """The first supported architecture of the config; "" if there is none."""
     names = config.get("architectures")
     if not isinstance(names, list):
         return ""
@@ -150,14 +131,14 @@ def family(config: Mapping[str, Any]) -> str:
 
 
 def is_foreign(config: Mapping[str, Any]) -> bool:
-    """Whether the config names architectures, and none that is known here."""
+    """Whether the config names architectures, but no supported one."""
     names = config.get("architectures")
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return is_list and bool(names) and not family(config)
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with what its class would add. An explicit null stays: it may mean "none"."""
+    """The config with its class's defaults. An explicit null stays, because it may mean "none"."""
     name = family(config)
     whole = {**FAMILIES.get(name, {}), **table(name).defaults, **config}
     for own, ours in table(name).spelled.items():
@@ -172,31 +153,24 @@ def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
 def sliding_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
     """The attention window of each layer, None for the whole context.
 
-    Mistral and Phi-3 have one for all layers or none; Gemma 3 says by layer, or by a pattern; Qwen
-    switches it on by `use_sliding_window`, from layer `max_window_layers` on.
+    Families with a table say it there. Qwen's have windows if `use_sliding_window` is true, from
+    layer `max_window_layers` on, or in the layers that `layer_types` names.
     """
     num_layers, name = config["num_hidden_layers"], family(config)
     if name in TABLES:
         own = table(name).windows
         return own(config) if own is not None else (None,) * num_layers
-    window = config.get("sliding_window")
-    if name in WINDOW_IN_ALL_LAYERS:
-        return (window,) * num_layers
-    if name in WINDOW_BY_PATTERN:
-        every = config.get("sliding_window_pattern") or EVERY_SIXTH
-        is_sliding = [bool((index + 1) % every) for index in range(num_layers)]
-    else:
-        window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
-        first = config.get("max_window_layers")
-        is_sliding = [index >= (28 if first is None else first) for index in range(num_layers)]
+    window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
+    first = config.get("max_window_layers")
+    is_sliding = [index >= (28 if first is None else first) for index in range(num_layers)]
     if kinds := config.get("layer_types"):
         is_sliding = [kind == "sliding_attention" for kind in kinds]
     return tuple(window if slides else None for slides in is_sliding)
 
 
 def unsupported(architectures: Sequence[str], config: Mapping[str, Any] | None = None) -> str:
-    """Says that nothing here runs these, what comes nearest, and what they would need by their
-    `config`."""
+    """The message that these architectures are not supported, with the nearest one that is, and the
+    features that their `config` would need."""
 
     def stem(name: str) -> str:
         return name.partition("For")[0].lower()

@@ -1,4 +1,4 @@
-"""Arcee (AFM): Llama, with an MLP of squared ReLUs without a gate.
+"""Arcee (AFM): Llama with an ungated MLP of squared ReLUs.
 
 Source: vllm/model_executor/models/arcee.py#L52-L97 (ArceeMLP) @ v0.22.1.
 """

@@ -1,14 +1,14 @@
 """Command R: attention and MLP read the same norm, and both are added to the stream.
 
-    x + attention(norm(x)) + mlp(norm(x))      norms take the mean away, and have no bias
-    features that turn together lie side by side; logits are multiplied by logit_scale
+    x + attention(norm(x)) + mlp(norm(x))      norms subtract the mean, and have no bias
+    neighbouring features are rotated as pairs; logits are multiplied by logit_scale
 
-Command R7B and later (Cohere2) have a window in three layers of four, and turn only in those.
+Command R7B and later (Cohere2) have a window in three layers of four, and rotate only in those.
 Source: vllm/model_executor/models/commandr.py#L236-L276 (CohereDecoderLayer) @ v0.22.1.
 """
 
 from mini_vllm.model.config_rules import BOOLEAN, number
-from mini_vllm.model.families.table import ONE_NORM, Config, Family, Parts, windows_by_layer
+from mini_vllm.model.families.table import ONE_NORM, Config, Family, Parts, windows_by_pattern
 
 DEFAULTS = {
     "layer_norm_eps": 1e-5,
@@ -19,10 +19,7 @@ DEFAULTS = {
     "use_qk_norm": False,
 }
 RULES = {"logit_scale": number(1e-9, 1e9), "use_qk_norm": BOOLEAN.or_null()}
-
-
-def windows(config: Config) -> tuple[int | None, ...]:
-    return windows_by_layer(config.get("sliding_window_pattern") or 4)(config)
+windows = windows_by_pattern(every=4)
 
 
 def cohere_parts(config: Config) -> Parts:

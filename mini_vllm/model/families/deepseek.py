@@ -1,9 +1,9 @@
-"""DeepSeek V2 and V3: latent attention, many small experts in groups, and some that all tokens use.
+"""DeepSeek V2 and V3: latent attention, many small experts in groups, and shared experts.
 
-    attention   keys and values are made of one latent vector a token; see `mixers/mla.py`
-    V2          scores by softmax; a group is as good as its best expert
-    V3          scores by sigmoid, chosen with a bias that is not in their weights; a group is as
-                good as its two best experts
+    attention   keys and values are computed from one latent vector per token; see `mixers/mla.py`
+    V2          scores by softmax; the score of a group is that of its best expert
+    V3          scores by sigmoid; a bias is added to choose experts, but not to their weights; the
+                score of a group is the sum of its two best experts
 
 The first `first_k_dense_replace` layers have an MLP.
 Source: vllm/model_executor/models/deepseek_v2.py#L1070-L1201 (DeepseekV2DecoderLayer) @ v0.22.1.
@@ -37,7 +37,7 @@ def parts(config: Config) -> Parts:
 
 
 def scale(config: Config) -> float:
-    """(P + R) ** -0.5, sharper where YaRN stretches the angles: each softmax is over more text."""
+    """(P + R) ** -0.5, and more if YaRN scales the angles, because softmax is over longer texts."""
     size = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     factor, weight = rope.get("factor") or 1.0, rope.get("mscale_all_dim") or 0.0
@@ -86,7 +86,7 @@ DEEPSEEK_V2 = Family(
         "topk_method": "greedy",
         "v_head_dim": 128,
     },
-    spelled={"qk_rope_head_dim": "head_dim"},  # that part of a head which turns
+    spelled={"qk_rope_head_dim": "head_dim"},  # the rotated part of a head
     rules={
         "first_k_dense_replace": integer(0, 1024).or_null(),
         "kv_lora_rank": SIZE,

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 (dense): Llama, whose features that turn together lie side by side.
+"""ERNIE 4.5 (dense): Llama, with neighbouring features rotated as pairs.
 
 Source: vllm/model_executor/models/ernie45.py#L42-L53 (Ernie4_5ForCausalLM) @ v0.22.1.
 """

@@ -1,6 +1,6 @@
-"""EXAONE 4: norms behind attention and MLP, and one over each head's query and key.
+"""EXAONE 4: norms after attention and MLP, and a norm of each head's query and key.
 
-Where some layers have a window, the others do not turn with the position.
+If some layers have a window, the others have no rotation.
 Source: vllm/model_executor/models/exaone4.py#L111-L218 (Exaone4Attention) @ v0.22.1.
 """
 
@@ -12,7 +12,7 @@ def windows(config: Config) -> tuple[int | None, ...]:
     if config["sliding_window"] is None:
         return (None,) * config["num_hidden_layers"]
     pattern = config.get("sliding_window_pattern") or 4
-    if isinstance(pattern, str):  # "LLLG": each G sees everything, and so does the last layer
+    if isinstance(pattern, str):  # "LLLG": full attention in each G, and in the last layer
         num_layers, window = config["num_hidden_layers"], config["sliding_window"]
         kinds = (pattern * num_layers)[: num_layers - 1] + "G"
         by_pattern = tuple(window if kind == "L" else None for kind in kinds)

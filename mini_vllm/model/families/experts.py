@@ -1,4 +1,4 @@
-"""What the tables of families with experts have in common."""
+"""Functions that the tables of families with experts share."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from mini_vllm.model.families.table import Config
 from mini_vllm.model.moe.args import MoEArgs
 
 COUNT = integer(1, 2**24, required=True)
-"""Of experts, of which there is at least one."""
+"""A number of experts, at least one."""
 SIZE = integer(1, 2**24)
 
 
 def feed_forwards(config: Config, dense: Collection[int] = ()) -> Sequence[str]:
-    """Experts in all layers but the `dense` ones, which have an MLP."""
+    """Experts in all layers except the `dense` ones, which have an MLP."""
     layers = range(config["num_hidden_layers"])
     return ["gated_mlp" if index in dense else "moe" for index in layers]
 
 
 def experts_of(config: Config, **own: Any) -> MoEArgs:
-    """Experts whose fields are called in the config as in `MoEArgs`; `own` are those that a family
-    calls otherwise, or has beside them."""
+    """Experts whose config entries have the names of `MoEArgs`; `own` are the fields that a family
+    names differently or has in addition."""
     usual = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
     given = {name: config[name] for name in usual if name not in own}
     return MoEArgs(**given | {"hidden_act": config.get("hidden_act", "silu")} | own)
 
 
 def qwen_experts(config: Config) -> MoEArgs:
-    """With one more that all tokens use, through a gate."""
+    """Qwen's experts: with a shared expert that has a gate."""
     return experts_of(
         config,
         shared_expert_intermediate_size=config["shared_expert_intermediate_size"],
@@ -40,8 +40,8 @@ def qwen_experts(config: Config) -> MoEArgs:
 
 
 def deepseek_experts(config: Config, **own: Any) -> MoEArgs:
-    """In groups, chosen by sigmoid and a bias as of V3, with some more that all tokens use; `own`
-    as of :func:`experts_of`."""
+    """DeepSeek V3's experts: in groups, chosen by sigmoid and a bias, with shared experts; `own` as
+    for :func:`experts_of`."""
     num_shared = config["n_shared_experts"] or 0
     usual = {
         "num_experts": config["n_routed_experts"],
@@ -59,12 +59,12 @@ def deepseek_experts(config: Config, **own: Any) -> MoEArgs:
 
 
 def first_dense(config: Config) -> range:
-    """The layers in front that have an MLP, by `first_k_dense_replace`."""
+    """The first layers, which have an MLP, by `first_k_dense_replace`."""
     return range(min(config["first_k_dense_replace"] or 0, config["num_hidden_layers"]))
 
 
 def layers_behind(config: Config) -> tuple[str, ...]:
-    """Names of the layers behind the last, which draft several tokens at once (MTP)."""
+    """Names of the multi-token-prediction layers (MTP), which follow the last decoder layer."""
     last, count = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
     count = max(count, config.get("num_mtp_layers") or 0)
     return tuple(f"model.layers.{last + index}." for index in range(count))

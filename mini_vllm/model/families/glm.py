@@ -1,6 +1,6 @@
-"""GLM-4 (dense): half of each head turns, by pairs that lie side by side; biases on q, k and v.
+"""GLM-4 (dense): half of each head is rotated, as pairs of neighbours; biases on q, k and v.
 
-GLM-4-0414 (`Glm4ForCausalLM`) has two more norms a layer, behind attention and behind the MLP.
+GLM-4-0414 (`Glm4ForCausalLM`) has two more norms per layer, after attention and after the MLP.
 Source: vllm/model_executor/models/glm4.py#L150-L218 (Glm4DecoderLayer) @ v0.22.1.
 """
 
@@ -35,6 +35,6 @@ def glm4_parts(config: Config) -> Parts:
 
 
 NO_SHARDS = frozenset({"pp", "quantization"})
-"""Gate and up are one tensor in the file, and neither ranks nor adapters cut it in two."""
+"""Gate and up are one tensor in the file, which neither ranks nor adapters can split."""
 GLM = Family(defaults=DEFAULTS, args=biases, parts=glm_parts, stacked=STACKED, supports=NO_SHARDS)
 GLM4 = Family(defaults=DEFAULTS, args=biases, parts=glm4_parts, stacked=STACKED, supports=NO_SHARDS)

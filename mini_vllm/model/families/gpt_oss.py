@@ -1,8 +1,8 @@
 """gpt-oss: sinks, biases, windows in every second layer, and experts with a clamped activation.
 
-    softmax    a learned logit a head takes part, so a head may attend to nothing
+    softmax    includes a learned logit per head (a sink), so a head may attend to nothing
     experts    the best k logits, softmax over these; (up + 1) * gate * sigmoid(1.702 * gate)
-    file       experts stacked, gate and up interleaved; their numbers in mxfp4
+    file       experts stacked, gate and up interleaved; weights in mxfp4
 
 Source: vllm/model_executor/models/gpt_oss.py#L223-L263 (TransformerBlock) @ v0.22.1.
 """

@@ -1,6 +1,6 @@
-"""Granite 3 (dense): Llama, with four numbers that say how much each part counts.
+"""Granite 3 (dense): Llama with four scale factors.
 
-    embeddings * embedding_multiplier, scores * attention_multiplier in place of 1 / sqrt(D)
+    embeddings * embedding_multiplier, scores * attention_multiplier instead of 1 / sqrt(D)
     stream + branch * residual_multiplier, logits / logits_scaling
 
 Source: vllm/model_executor/models/granite.py#L189-L251 (GraniteDecoderLayer) @ v0.22.1.

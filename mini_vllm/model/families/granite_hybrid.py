@@ -1,10 +1,10 @@
 """Granite 4, dense: Mamba2 in most layers, attention without positions in the others.
 
     mamba        a state of Mamba2
-    attention    grouped-query attention; nothing turns, unless position_embedding_type is "rope"
+    attention    grouped-query attention; no rotation unless position_embedding_type is "rope"
 
-Each layer has an MLP, whose first two projections are one tensor in the file; the four numbers of
-Granite 3 say how much each part counts (`granite.py`).
+Each layer has an MLP, whose first two projections are one tensor in the file. It also has the four
+scale factors of Granite 3 (`granite.py`).
 
 Source: vllm/model_executor/models/granitemoehybrid.py#L55-L140 (GraniteMoeHybridMambaDecoderLayer)
 @ v0.22.1.

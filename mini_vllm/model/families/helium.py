@@ -1,4 +1,4 @@
-"""Helium: Llama, whose features that turn together lie side by side.
+"""Helium: Llama, with neighbouring features rotated as pairs.
 
 Source: transformers, models/helium/modeling_helium.py (apply_rotary_pos_emb).
 """

@@ -1,4 +1,4 @@
-"""Hunyuan (dense): Llama, with a norm over each head's query and key once they have turned.
+"""Hunyuan (dense): Llama, with a norm of each head's query and key after the rotation.
 
 Source: vllm/model_executor/models/hunyuan_v1.py#L147-L251 (HunYuanAttention) @ v0.22.1.
 """
@@ -10,7 +10,7 @@ from mini_vllm.model.families.table import Config, Family, Parts
 
 
 def rewrite(config: dict[str, Any]) -> dict[str, Any]:
-    """Its "dynamic" rotation with an `alpha` is a plain one with a larger `rope_theta`."""
+    """Rewrite the "dynamic" rotation with an `alpha` as a plain one with a larger `rope_theta`."""
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.get(key)
     if not isinstance(rope, dict) or not isinstance(alpha := rope.get("alpha"), int | float):
@@ -20,7 +20,7 @@ def rewrite(config: dict[str, Any]) -> dict[str, Any]:
     numbers: list[Any] = [config.get(name) for name in ("hidden_size", "num_attention_heads")]
     theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     if not all(is_integer(n) and n > 0 for n in numbers) or not is_number(theta):
-        return config  # which the rules refuse
+        return config  # the rules refuse it
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     stretched = theta * alpha ** (size / (size - 2))
     return {**config, key: {"rope_type": "default", "rope_theta": stretched}}

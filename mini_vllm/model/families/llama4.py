@@ -1,9 +1,10 @@
-"""Llama 4 (text): in three layers of four heads turn and see only their chunk of the text.
+"""Llama 4 (text): three layers of four have a rotation, and attention within chunks of the text.
 
-    layers that turn      pairs side by side; queries and keys are scaled to length sqrt(D); a token
-                          sees the tokens of its own chunk of `attention_chunk_size`
-    layers that do not    see everything; queries grow slowly with the position
-    experts               sigmoid of the best logit times the *input*; a shared one; MLPs between
+    with rotation      neighbours are pairs; queries and keys are scaled to length sqrt(D); a token
+                       attends to its own chunk of `attention_chunk_size` tokens
+    without rotation   full attention; queries grow slowly with the position
+    experts            sigmoid of the best logit times the *input*; a shared expert; some layers
+                       have an MLP
 
 Source: vllm/model_executor/models/llama4.py#L168-L311 (Llama4Attention) @ v0.22.1.
 """
@@ -19,7 +20,7 @@ KINDS = ("full_attention", "chunked_attention")
 
 
 def chunks(config: Config) -> list[int | None]:
-    """The chunk size of each layer; None: it sees everything."""
+    """The chunk size of each layer; None: full attention."""
     size = config["attention_chunk_size"]
     kinds = config.get("layer_types") or [KINDS[turns] for turns in rotates(config)]
     return [size if kind == "chunked_attention" else None for kind in kinds]

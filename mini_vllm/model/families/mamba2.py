@@ -1,9 +1,9 @@
-"""Mamba2: a state in every layer, and nothing else; no attention and no MLP.
+"""Mamba2: each layer has a state, and neither attention nor an MLP.
 
     x + mixer(norm(x))
 
-Its files speak of a backbone. No part of it uses positions, so no length is too long for it; with
-nothing said, 32,768 tokens are the most.
+Its files name the decoder `backbone`. It does not use positions, so any length works; the default
+maximum is 32,768 tokens.
 
 Source: vllm/model_executor/models/mamba2.py#L47-L94 (Mamba2DecoderLayer) @ v0.22.1.
 """
@@ -18,7 +18,7 @@ from mini_vllm.model.mixers.args import Mamba2Args
 
 SIZE = integer(1, 2**16)
 NO_END = (float("inf"), {"__float__": "Infinity"})
-"""As older files have infinity, and newer ones."""
+"""Infinity as older files write it, and as newer ones do."""
 UNLIMITED = Rule(
     lambda value: value is None or any(value == [0.0, end] for end in NO_END),
     "only [0.0, Infinity] is supported",
@@ -69,7 +69,7 @@ MAMBA2 = Family(
         "layer_norm_epsilon": 1e-5,
         "rms_norm_eps": 1e-5,
         "max_position_embeddings": 32768,
-        "num_attention_heads": 1,  # of what it does not have, one
+        "num_attention_heads": 1,  # it has no attention and no MLP; required entries get 1
         "intermediate_size": 1,
     },
     spelled={"layer_norm_epsilon": "rms_norm_eps"},

@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with experts in place of every MLP. `intermediate_size` is that of an expert.
+"""Mixtral: Mistral with experts in place of every MLP. `intermediate_size` is the expert's size.
 
 Source: vllm/model_executor/models/mixtral.py#L238-L293 (MixtralDecoderLayer) @ v0.22.1.
 """

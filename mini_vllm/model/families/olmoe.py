@@ -30,6 +30,6 @@ OLMOE = Family(
     rules={"clip_qkv": NOTHING, "num_experts": COUNT, "num_experts_per_tok": COUNT},
     args=experts,
     parts=parts,
-    supports=frozenset({"pp", "lora", "quantization"}),  # a norm over all heads needs them all
+    supports=frozenset({"pp", "lora", "quantization"}),  # a norm over all heads needs one rank
     can_be_recorded=False,
 )

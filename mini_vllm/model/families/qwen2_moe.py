@@ -1,4 +1,4 @@
-"""Qwen2-MoE: Qwen2 with experts, and one more that all tokens use, as much as a gate says.
+"""Qwen2-MoE: Qwen2 with experts, and a shared expert whose output is multiplied by a gate.
 
 Source: vllm/model_executor/models/qwen2_moe.py#L125-L193 (Qwen2MoeSparseMoeBlock) @ v0.22.1.
 """
@@ -20,7 +20,7 @@ def experts(config: Config) -> dict[str, Any]:
 
 
 def windows(config: Config) -> tuple[int | None, ...]:
-    """In every second layer in front of layer `max_window_layers`, if switched on."""
+    """A window in every second layer before layer `max_window_layers`, if switched on."""
     is_on, first = config.get("use_sliding_window"), config["max_window_layers"]
     kinds = config.get("layer_types") or [
         "sliding_attention" if is_on and index % 2 and index <= first else "full_attention"

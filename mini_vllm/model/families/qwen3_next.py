@@ -1,11 +1,11 @@
-"""Qwen3-Next and Qwen3.5 (text): three layers with a state to each one that is attention.
+"""Qwen3-Next and Qwen3.5 (text): three layers with a state for each layer with attention.
 
-    linear_attention   Gated DeltaNet: a matrix a head, whatever the length
+    linear_attention   Gated DeltaNet: one matrix per head, for any length
     full_attention     grouped-query attention whose output is multiplied by sigmoid(gate); a
-                       quarter of each head turns with the position
+                       quarter of each head is rotated
 
-Norms multiply by 1 + w, but for the one inside a Gated DeltaNet. Qwen3-Next has experts in each
-layer, and one expert that all tokens use; Qwen3.5 is dense or has them, too.
+Norms multiply by 1 + w, except the one inside a Gated DeltaNet. Qwen3-Next has experts in each
+layer, and a shared expert; Qwen3.5 is dense or has experts.
 
 Source: vllm/model_executor/models/qwen3_next.py#L324-L461 (Qwen3NextDecoderLayer) @ v0.22.1.
 """
@@ -113,7 +113,7 @@ QWEN3_NEXT = Family(
     stacked={**LLAMA_STACKS, "in_proj_qkv": ["in_proj_qkv"], "conv1d": ["conv1d"]},
     supports=frozenset({"states", "tp"}),
     can_be_recorded=False,
-    ignores=("mtp.",),  # of layers that draft several tokens at once
+    ignores=("mtp.",),  # multi-token-prediction layers
 )
 QWEN3_5 = replace(QWEN3_NEXT, defaults={**DEFAULTS, "num_key_value_heads": 4, "num_experts": 0})
 QWEN3_5_MOE = replace(

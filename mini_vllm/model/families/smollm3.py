@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, in which every fourth layer does not turn with the position.
+"""SmolLM3: Llama, with no rotation in every fourth layer.
 
 Source: transformers, models/smollm3/modeling_smollm3.py (SmolLM3Attention); vLLM runs that class
 itself, vllm/model_executor/models/registry.py#L639-L647 (_TRANSFORMERS_SUPPORTED_MODELS) @ v0.22.1.
@@ -9,7 +9,7 @@ from mini_vllm.model.families.table import Config, Family, Parts, rotates
 
 
 def windows(config: Config) -> tuple[int | None, ...]:
-    """In layers that do not turn, if the config switches windows on."""
+    """A window in the layers without rotation, if the config switches windows on."""
     window = config.get("sliding_window") if config.get("use_sliding_window") else None
     kinds = config.get("layer_types") or [
         "full_attention" if turns else "sliding_attention" for turns in rotates(config)

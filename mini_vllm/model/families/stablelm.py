@@ -1,4 +1,4 @@
-"""StableLM 2: LayerNorms with biases, and a quarter of each head turns.
+"""StableLM 2: LayerNorms with biases, and a quarter of each head is rotated.
 
 Source: vllm/model_executor/models/stablelm.py#L177-L214 (StablelmDecoderLayer) @ v0.22.1.
 """

@@ -1,12 +1,12 @@
-"""What a family of decoders is made of, as data.
+"""A family of decoders, described as data.
 
     a layer     norm -> mixer -> + -> norm -> feed-forward -> +        one after the other, or
-                norm -> mixer and feed-forward -> +                    both of the same input
-    mixer       what moves information between tokens: attention, or a state
-    feed-forward  what is done to each token alone: an MLP, or experts
+                norm -> mixer and feed-forward -> +                    both with the same input
+    mixer       moves information between tokens: attention, or a state
+    feed-forward  computes each token alone: an MLP, or experts
 
 A family names the parts of its layers and the defaults of its `config.json`. `model/decoder.py`
-builds a model of them. Nothing here needs torch, so that a config is read without it.
+builds the model. Nothing here imports torch, so that a config can be read without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Norms:
-    """Where a layer has norms, and what its file calls them. None: there is none.
+    """The names of a layer's norms in its file, by their place. None: there is no norm there.
 
     before_mixer -> mixer -> after_mixer -> +    before_mlp -> feed-forward -> after_mlp -> +
     """
@@ -45,12 +45,12 @@ SANDWICH = Norms(
     "post_feedforward_layernorm",
 )
 ONE_NORM = Norms(before_mlp=None)
-"""Of a parallel layer: the feed-forward reads what the mixer reads."""
+"""For a parallel layer: the feed-forward part reads the mixer's input."""
 
 
 @dataclass(frozen=True)
 class QueryGrowth:
-    """How much longer queries are further on in a text, so that attention to much stays sharp.
+    """How queries grow with the position, so that attention stays sharp over long texts.
 
     The query at position p is multiplied by 1 + rate * log(1 + floor((p + offset) / every)).
     """
@@ -62,31 +62,31 @@ class QueryGrowth:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a decoder is built of; the defaults are Llama's.
+    """The parts of a decoder; the defaults are Llama's. Sequences have one entry per layer.
 
     Args:
-        norm: a kind in `decoder.NORMS`: "rms", "gemma", "layer", ...
+        norm: a kind in `parts.norms.NORMS`: "rms", "gemma", "layer", ...
         norms: where a layer has them.
         is_parallel: mixer and feed-forward read the same stream, and both are added to it.
-        mixers: one a layer, kinds in `decoder.MIXERS`; empty: "attention" in all.
-        feed_forwards: one a layer, kinds in `decoder.FEED_FORWARDS`; empty: "gated_mlp" in all.
-        qk_norm: of queries and keys: None, "head" (each head by itself), "all" (all heads
-            together), "head_rows" (each head by itself, with a row of weights for each), "length"
-            (each head that turns, without a weight).
+        mixers: kinds in `decoder.MIXERS`; empty: "attention" in all layers.
+        feed_forwards: kinds in `decoder.FEED_FORWARDS`; empty: "gated_mlp" in all layers.
+        qk_norm: the norm of queries and keys: None, "head" (each head by itself), "all" (all heads
+            together), "head_rows" (each head by itself, with its own row of weights), "length"
+            (each head by itself, without weights, in layers with rotation).
         norms_after_rotation: whether that norm comes after the rotation.
-        rotates: one a layer, whether its heads turn with the position; empty: all do.
-        turns_neighbours: a pair of features that turns lies side by side, not half a head apart.
-        chunks: one a layer, how many tokens a chunk has; a token sees its own chunk only. None or
-            empty: there are none.
-        query_growth: of queries, in layers that do not turn, or in all if all do.
-        has_sinks: a learned logit a head takes part in the softmax and has no value.
-        attention_scale: what scores are multiplied by; None: head_dim ** -0.5.
-        attention_softcap: scores are bent to stay within this; None: they are not.
-        embedding_scale: embeddings are multiplied by it.
-        rounds_embedding_scale: to the weights' dtype before that, as Gemma was trained.
-        residual_scale: what a layer adds to the stream is multiplied by it.
-        logit_scale: logits are multiplied by it.
-        logit_softcap: logits are bent to stay within this; None: they are not.
+        rotates: whether the layer's heads are rotated; empty: all are.
+        turns_neighbours: rotated pairs are neighbouring features, not half a head apart.
+        chunks: tokens per chunk, where a token attends to its own chunk only. None or empty: no
+            chunks.
+        query_growth: of queries in layers without rotation, or in all layers if all rotate.
+        has_sinks: a learned logit per head is part of the softmax and has no value.
+        attention_scale: factor of the scores; None: head_dim ** -0.5.
+        attention_softcap: scores are capped softly at this value; None: not at all.
+        embedding_scale: factor of the embeddings.
+        rounds_embedding_scale: round that factor to the weights' dtype first, as Gemma was trained.
+        residual_scale: factor of each layer's output before it is added to the stream.
+        logit_scale: factor of the logits.
+        logit_softcap: logits are capped softly at this value; None: not at all.
         has_head_bias: whether the language-model head has a bias.
     """
 
@@ -113,7 +113,7 @@ class Parts:
 
     @property
     def asks_for_lengths(self) -> bool:
-        """Whether attention looks at the lengths of a step's texts before it launches anything."""
+        """Whether attention reads the lengths of a step on the host before it launches kernels."""
         is_plain = self.attention_softcap is None and self.query_growth is None
         return self.has_sinks or not is_plain or any(self.chunks)
 
@@ -124,11 +124,11 @@ class Parts:
         return self.feed_forwards[index] if self.feed_forwards else "gated_mlp"
 
     def turns(self, index: int) -> bool:
-        """Whether the heads of layer `index` turn with the position."""
+        """Whether the heads of layer `index` are rotated."""
         return not self.rotates or self.rotates[index]
 
     def chunk(self, index: int) -> int | None:
-        """How many tokens a chunk has in layer `index`; None: there are none."""
+        """Tokens per chunk in layer `index`; None: no chunks."""
         return self.chunks[index] if self.chunks else None
 
     def growth(self, index: int) -> QueryGrowth | None:
@@ -137,7 +137,7 @@ class Parts:
 
 
 ACTIVATION = one_of("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "silu")
-"""What an MLP without a gate may have between its two products."""
+"""The activations of an MLP without a gate."""
 LLAMA = Parts()
 LLAMA_STACKS: Mapping[str, Sequence[str]] = {
     "qkv_proj": ["q_proj", "k_proj", "v_proj"],
@@ -150,19 +150,19 @@ class Family:
     """A family of decoders.
 
     Args:
-        defaults: entries of its config class where they are not Llama's.
-        parts: what it is made of, by the config; None: of what Llama is.
-        args: further fields of `ModelArgs`, by the config.
+        defaults: entries of its config class that differ from Llama's.
+        parts: makes the parts from the config; None: Llama's parts.
+        args: makes further fields of `ModelArgs` from the config.
         spelled: its own names of entries -> ours.
-        rewrite: the config as Llama would say it, where a name alone does not do.
-        rules: its own entries, or what ours may be in it.
+        rewrite: changes the config to Llama's form, where other names are not enough.
+        rules: rules of its own entries, or other rules for common entries.
         has_ropes_by_layer: `rope_parameters` may differ for layers with a window.
-        windows: one a layer, None for the whole context; None: none has a window.
+        windows: makes the window of each layer, None for the whole context; None: no windows.
         names: pieces of our tensors' names -> the file's.
         stacked: our projections -> the file's, see `DecoderModel`.
-        supports: what it goes together with, see `DecoderModel`.
-        can_be_recorded: whether a step launches the same kernels whatever its tokens are.
-        ignores: the beginnings of tensors' names that a file may have and decoding does not need.
+        supports: the features that work with it, see `DecoderModel`.
+        can_be_recorded: whether a step launches the same kernels for any tokens.
+        ignores: prefixes of tensors in the file that decoding does not need.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -181,10 +181,10 @@ class Family:
 
 
 def rotates(config: Config) -> list[bool]:
-    """Which layers turn heads with the position: all but each `no_rope_layer_interval`-th, unless
-    `no_rope_layers` says it of each."""
+    """Which layers have a rotation: all but each `no_rope_layer_interval`-th, or as the list
+    `no_rope_layers` says."""
     num_layers, every = config["num_hidden_layers"], config["no_rope_layer_interval"]
-    given = config.get("no_rope_layers")  # true: the layer has RoPE, whatever the name says
+    given = config.get("no_rope_layers")  # despite the name, true means that a layer has RoPE
     if given:
         return [bool(one) for one in given]
     return [index % every != 0 for index in range(1, num_layers + 1)]
@@ -193,6 +193,11 @@ def rotates(config: Config) -> list[bool]:
 def window_everywhere(config: Config) -> tuple[int | None, ...]:
     """The config's window, in all layers."""
     return (config.get("sliding_window"),) * config["num_hidden_layers"]
+
+
+def windows_by_pattern(every: int) -> Callable[[Config], tuple[int | None, ...]]:
+    """As `windows_by_layer`, with the config's `sliding_window_pattern` in place of `every`."""
+    return lambda config: layer_windows(config, config.get("sliding_window_pattern") or every)
 
 
 def windows_by_layer(every: int) -> Callable[[Config], tuple[int | None, ...]]:

@@ -1,8 +1,8 @@
-"""Entries of a config, and tensors, that change what a model computes: what each would need.
+"""Config entries and tensors that change what a model computes, with the feature that each needs.
 
-A family reads the entries of its own class. Any other that stands here is refused where it is
-switched on, for a model that ignores it would answer fluently, and wrongly. Of a family that is not
-known, the same table says what it would need.
+A family reads the entries of its own class. Any other entry in this table is refused if it is
+switched on, because a model that ignores it would produce fluent but wrong text. For an unknown
+family, the same table says which features it would need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from mini_vllm.errors import show
 
 OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", [], {})
-"""Values that switch an entry off; a scale is off at 1."""
+"""Values that switch an entry off; a scale is also off at 1."""
 
 SCALES = dict.fromkeys(
     (
@@ -38,9 +38,9 @@ EFFECTS: dict[str, str] = {
     "qk_layernorm": "norms of queries and keys",
     "use_qk_layernorm": "norms of queries and keys",
     "clip_qkv": "clipped queries, keys and values",
-    "no_rope_layers": "layers that do not turn with the position",
-    "rope_interleave": "a rotation of features that lie side by side",
-    "rope_interleaved": "a rotation of features that lie side by side",
+    "no_rope_layers": "layers without a rotation",
+    "rope_interleave": "a rotation of neighbouring features",
+    "rope_interleaved": "a rotation of neighbouring features",
     "alibi": "scores that fall with the distance (ALiBi)",
     "use_alibi": "scores that fall with the distance (ALiBi)",
     "attn_temperature_tuning": "queries that grow with the position",
@@ -83,7 +83,7 @@ EFFECTS: dict[str, str] = {
     "audio_config": "an encoder for sounds",
     "vision_config": "an encoder for pictures",
 }
-"""By entry: what it switches on."""
+"""The feature that each entry switches on."""
 
 FOREIGN: dict[str, str] = {
     "layer_norm_eps": "LayerNorms in place of RMSNorms",
@@ -93,7 +93,7 @@ FOREIGN: dict[str, str] = {
     "n_positions": "learned positions",
     "activation_function": "an MLP without a gate",
 }
-"""Of families that are not known, further entries that say what they are made of."""
+"""Further entries of unknown families that name a feature."""
 
 TENSORS: tuple[tuple[str, str], ...] = (
     (r"\.(q|k|query|key)_(norm|layernorm)\.", "norms of queries and keys"),
@@ -114,11 +114,11 @@ TENSORS: tuple[tuple[str, str], ...] = (
     (r"lm_head\.bias$", "a head with a bias"),
     (r"\.bias$", "biases; see attention_bias and mlp_bias"),
 )
-"""Patterns of tensors' names: what a model needs that has them."""
+"""Patterns of tensor names, and the feature that a model with such tensors needs."""
 
 
 def switched_on(config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Those of `names` that the config has, with a value that changes something."""
+    """The entries of `names` that the config has with a value that changes something."""
     found = []
     for name in names:
         value = config.get(name)
@@ -133,7 +133,7 @@ def switched_on(config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 def check_effects(
     config: Mapping[str, Any], read: Collection[str], family: str, source: str
 ) -> None:
-    """Raise ValueError for the first entry that is switched on and not read by the family."""
+    """Raise ValueError for the first entry that is switched on but not read by the family."""
     for name in switched_on(config, (name for name in EFFECTS if name not in read)):
         raise ValueError(
             f"{source}: {name} is {show(config[name])}; {family} is computed here without "
@@ -143,7 +143,7 @@ def check_effects(
 
 
 def needs(config: Mapping[str, Any]) -> str:
-    """What a family that is not known would need, by its config; "" if nothing is seen."""
+    """The features that an unknown family would need, by its config; "" if none are found."""
     by_part: dict[str, list[str]] = {}
     for name in switched_on(config, (*EFFECTS, *FOREIGN)):
         part = EFFECTS.get(name) or FOREIGN[name]
@@ -155,7 +155,7 @@ def needs(config: Mapping[str, Any]) -> str:
 
 
 def explained(message: str) -> str:
-    """What is wrong with a checkpoint's tensors, with what the first of them belongs to."""
+    """A message about a checkpoint's tensors, with the feature of the first tensor added."""
     name = re.search(r"first '([^']+)'", message)
     part = next((part for pattern, part in TENSORS if name and re.search(pattern, name[1])), "")
     return f"{message} (the first belongs to: {part})" if part else message

@@ -4,6 +4,6 @@
     tensors.py     tensors under the names of a Hugging Face checkpoint, as floats or as blocks
     tokenizer.py   metadata -> a tokenizer of the `transformers` kind
 
-`mini_vllm.gguf` reads what a file says about itself. The other loaders read such a file as if it
-were a folder; each asks `is_gguf` first.
+`mini_vllm.gguf` reads a file's metadata and its list of tensors. The other loaders treat such a
+file like a folder; each calls `is_gguf` first.
 """

@@ -5,7 +5,7 @@
     no tensor output.weight                      ->  "tie_word_embeddings": true
     tensor rope_freqs.weight                     ->  "rope_scaling": {"short_factor": [...], ...}
 
-What the file leaves out is what llama.cpp then assumes, which is what the models' authors wrote.
+For entries that the file leaves out the defaults are those of llama.cpp.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARCHITECTURES = {
     "gemma3": "Gemma3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
 }
-"""What `general.architecture` may be, and which of our classes that is."""
+"""The supported values of `general.architecture`, and our architecture for each."""
 
 ENTRIES = {
     "context_length": "max_position_embeddings",
@@ -43,7 +43,7 @@ ENTRIES = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
-"""Behind `general.architecture` and a dot, and as a `config.json` calls it."""
+"""Keys after `general.architecture` and a dot, and their names in a `config.json`."""
 OWN_ENTRIES = {
     "qwen3moe": {
         "expert_count": "num_experts",
@@ -62,15 +62,15 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "qwen3moe": {"norm_topk_prob": True},
     "gemma3": {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
 }
-"""What no file says, for all models of an architecture have it so."""
+"""Entries that no file has, because they are equal in all models of an architecture."""
 REFUSED = {
     "llama": {"expert_count": "experts are supported in qwen3moe only"},
     "qwen3moe": {"expert_shared_count": "experts that all tokens share are not supported"},
     "olmo2": {"attention.sliding_window": "OLMo 3 is not supported; OLMo 2 has no window"},
 }
-"""Entries that mean another model than ours if they are there and not 0."""
+"""Entries that mean an unsupported model if they are present and not 0."""
 GEMMA3_27B_LAYERS = 62
-"""The one Gemma 3 that divides scores by another root than that of 256."""
+"""The one Gemma 3 whose scores are not divided by the square root of 256."""
 
 SAMPLING = {
     "general.sampling.temp": "temperature",
@@ -79,17 +79,17 @@ SAMPLING = {
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repetition_penalty",
 }
-"""What the authors recommend, and as a `generation_config.json` calls it."""
+"""The authors' sampling parameters, and their names in a `generation_config.json`."""
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""Behind `tokenizer.ggml.`: tokens that end an answer, a turn and a message."""
+"""Keys after `tokenizer.ggml.`: tokens that end an answer, a turn and a message."""
 TURN_ENDS = frozenset(("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"))
-"""How the end of a turn is spelled. Many files name the end of a text, and none of a turn."""
+"""The spellings of end-of-turn tokens. Many files name the end of a text but not that of a turn."""
 CONTROL = 3
-"""What `tokenizer.ggml.token_type` says of a token that is no text."""
+"""The `tokenizer.ggml.token_type` of a token that is not text."""
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The `config.json` that a GGUF file would have as a folder.
+    """The entries of a GGUF file as those of a `config.json`.
 
     Raises ValueError that names the file, the key, its value and what is allowed.
     """
@@ -120,13 +120,14 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def read_generation_config(path: str | Path) -> dict[str, Any]:
-    """The `generation_config.json` that the file would have: what its authors recommend."""
+    """The authors' sampling parameters as the entries of a `generation_config.json`."""
     metadata = read_gguf(path).metadata
     return {ours: metadata[key] for key, ours in SAMPLING.items() if key in metadata}
 
 
 def architecture(file: GGUFFile) -> str:
-    """Raises ValueError for one that is not ours; it lists those that are."""
+    """The file's architecture. Raises ValueError if it is not supported; it lists those that
+    are."""
     arch = file.metadata.get("general.architecture")
     rule = one_of(*ARCHITECTURES)
     if not rule.legal(arch):
@@ -136,23 +137,23 @@ def architecture(file: GGUFFile) -> str:
 
 
 def end_tokens(file: GGUFFile) -> list[int]:
-    """Tokens that end an answer. Raises ValueError for an id that is none.
+    """Tokens that end an answer. Raises ValueError for a value that is not a token id.
 
-    The end of a turn is known by its spelling in a file that does not name it, as in llama.cpp.
+    If the file does not name the end-of-turn token, it is found by its spelling, as in llama.cpp.
     """
     ids = {key: file.metadata.get(f"tokenizer.ggml.{key}") for key in ENDS}
     rules = dict.fromkeys(ids, GENERATION_CONFIG["eos_token_id"])
     check_entries(ids, rules, str(file.path), "tokenizer.ggml.")
     ends = [token for token in ids.values() if token is not None]
     if ids["eot_token_id"] is None:
-        if "turn ends" not in file.known:  # a vocabulary takes long to read, and many ask
+        if "turn ends" not in file.known:  # cached: reading a vocabulary takes long
             file.known["turn ends"] = _turn_ends(file)
         ends += [token for token in file.known["turn ends"] if token not in ends]
     return ends
 
 
 def _turn_ends(file: GGUFFile) -> list[int]:
-    """Control tokens that are spelled as the end of a turn."""
+    """Control tokens with the spelling of an end-of-turn token."""
     texts = file.read_list("tokenizer.ggml.tokens", str, [])
     types = file.read_list("tokenizer.ggml.token_type", int, [])
     named = [i for i, text in enumerate(texts[: len(types)]) if text in TURN_ENDS]
@@ -160,7 +161,7 @@ def _turn_ends(file: GGUFFile) -> list[int]:
 
 
 def _one_value(file: GGUFFile, key: str) -> Any:
-    """A number; of a list with one for each layer the one that all have."""
+    """A number; from a list with one for each layer, the value that all layers have."""
     value = file.metadata[key]
     if not isinstance(value, Array) or value.count > 1024:
         return value
@@ -182,14 +183,14 @@ def _refuse_others(file: GGUFFile, arch: str) -> None:
 
 
 def _vocab_size(file: GGUFFile) -> int:
-    """Rows of the embedding, of which there may be more than tokens."""
+    """The number of rows of the embedding, which may be larger than the number of tokens."""
     if "token_embd.weight" not in file.tensors:
         raise ValueError(f"{file.path} has no tensor 'token_embd.weight'; is it a language model?")
     return file.tensors["token_embd.weight"].shape[0]
 
 
 def _dtype(file: GGUFFile) -> str:
-    """That of the matrices. For blocks bfloat16, in which the models were trained."""
+    """The dtype of the matrices; for quantised blocks bfloat16, the usual dtype of training."""
     types = {tensor.type.name for tensor in file.tensors.values() if len(tensor.shape) > 1}
     if types - set(FLOATS) or "BF16" in types:
         return "bfloat16"
@@ -198,7 +199,7 @@ def _dtype(file: GGUFFile) -> str:
 
 # ---------------------------------------------------------------- rotation
 def _rope(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_scaling`, and how much of a head turns."""
+    """`rope_scaling`, and `partial_rotary_factor` if only a part of a head is rotated."""
     entries: dict[str, Any] = {}
     turning = _number(file, f"{arch}.rope.dimension_count", config["head_dim"])
     if turning < config["head_dim"]:
@@ -207,10 +208,10 @@ def _rope(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any
     original = _number(file, f"{arch}.rope.scaling.original_context_length", most)
     llama3, phi = _factors(file, "rope_freqs"), _factors(file, "rope_factors_short")
     kind = file.get(f"{arch}.rope.scaling.type", str, "a text", "linear")
-    former = _number(file, f"{arch}.rope.scale_linear", 1.0)  # its name in older files
+    former = _number(file, f"{arch}.rope.scale_linear", 1.0)  # the factor's name in older files
     factor = _number(file, f"{arch}.rope.scaling.factor", former) or 1.0
     sharper = _number(file, f"{arch}.rope.scaling.attn_factor", None)
-    if llama3:  # they are what its formula gives for each pair of features
+    if llama3:  # the factors that Llama 3's formula gives for each pair of features
         scaling = {"rope_type": "longrope", "short_factor": llama3, "attention_factor": 1.0}
         entries["rope_scaling"] = scaling
     elif phi:
@@ -248,7 +249,7 @@ def _factors(file: GGUFFile, name: str) -> list[float] | None:
     if tensor.type.name != "F32" or len(tensor.shape) != 1:
         raise ValueError(
             f"{file.path}: tensor {tensor.name!r} is {tensor.type.name} of shape {tensor.shape}; "
-            "it must be F32 with one number for each pair of features that turns"
+            "it must be F32 with one number for each rotated pair of features"
         )
     with file.path.open("rb") as stream:
         stream.seek(tensor.begin)

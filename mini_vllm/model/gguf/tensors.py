@@ -5,13 +5,13 @@
     blk.3.ffn_up_exps.weight  [E, I, H]             model.layers.3.mlp.experts.0.up_proj.weight ...
     blk.3.attn_q.weight       rows in another order model.layers.3.self_attn.q_proj.weight
 
-Rotation turns pairs of features. llama.cpp pairs neighbours where transformers pairs halves, so for
-Llama its converter puts the rows of q and k of each head in another order:
+The rotation acts on pairs of features. llama.cpp pairs neighbours where transformers pairs the two
+halves of a head, so its converter reorders the rows of q and k of each head for Llama:
 
     transformers  a0 a1 a2 | b0 b1 b2       llama.cpp  a0 b0 a1 b1 a2 b2
 
-A row is a whole number of blocks, and whatever changes here moves whole rows. So a tensor can be
-had in two forms: as floats, or as its blocks, which lose nothing.
+A row is a whole number of blocks, and only whole rows are moved here. So a tensor can be read in
+two formats: as floats, or as its blocks, without loss.
 
 Source: vllm/model_executor/model_loader/gguf_loader.py#L108-L253 (_get_gguf_weights_map) @ v0.22.1.
 """
@@ -32,12 +32,12 @@ from mini_vllm.gguf import TYPES, GGUFFile, GGUFTensor, read_gguf
 from mini_vllm.model.gguf.config import architecture
 
 BLOCKS = "qweight"
-"""What stands for "weight" in the name of a tensor that is read as its blocks."""
+"""Replaces "weight" in the name of a tensor that is read as blocks."""
 MAX_CHUNK_BYTES = 1 << 19
-"""So much of a file is turned into floats at a time."""
+"""Most bytes of a file that are converted to floats at a time."""
 
 BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
-"""Types whose blocks a layer can keep; others are turned into floats while they are loaded."""
+"""Types whose blocks a layer can keep; others are converted to floats while they are loaded."""
 GROUP = 32
 """Numbers of such a block."""
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -72,7 +72,7 @@ OWN_LAYER = {
     "olmo2": BEHIND,
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
 }
-"""What an architecture calls otherwise, or has besides."""
+"""Names that differ in an architecture, or that only it has."""
 NOT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that the config reads, see `config._rope`."""
 
@@ -82,9 +82,9 @@ class Source:
     """Where a tensor of the checkpoint is in the file.
 
     Args:
-        expert: the one of many in `tensor`; None: all of it.
-        heads: rows of so many heads are in llama.cpp's order; 0: they are in ours.
-        added: what the file has added to each number: 1 to Gemma's norms.
+        expert: the index of one expert in `tensor`; None: the whole tensor.
+        heads: the number of heads whose rows are in llama.cpp's order; 0: rows are in our order.
+        added: a constant that the file has added to each number: 1 in Gemma's norms.
     """
 
     tensor: GGUFTensor
@@ -98,7 +98,7 @@ class Source:
 
 
 def sources(file: GGUFFile) -> dict[str, Source]:
-    """For each name of a checkpoint, what the file has for it.
+    """For each tensor name of a checkpoint, its source in the file.
 
     Raises ValueError for a tensor that the architecture does not have.
     """
@@ -177,7 +177,7 @@ class GGUFTensors:
         return iter(self._sources)
 
     def shape(self, name: str) -> list[int]:
-        """What `get_tensor` gives."""
+        """The shape of `get_tensor(name)`."""
         source = self._sources[name]
         kind, shape = source.tensor.type, source.shape
         if not name.endswith(BLOCKS):
@@ -185,13 +185,13 @@ class GGUFTensors:
         return [*shape[:-1], shape[-1] // kind.weights, kind.num_bytes]
 
     def get_slice(self, name: str) -> Tensor:
-        """As `get_tensor`: whole rows are read, or nothing."""
+        """The whole tensor, as `get_tensor`: a part is not read by itself."""
         return self.get_tensor(name)
 
     def get_tensor(self, name: str) -> Tensor:
-        """The tensor `name`: in floats of `dtype`, or its blocks.
+        """The tensor `name`: as floats of `dtype`, or as blocks.
 
-        Only one piece of the file is in memory at a time, besides the result.
+        Besides the result, only one piece of the file is in memory at a time.
         """
         source, shape = self._sources[name], self.shape(name)
         is_blocks = name.endswith(BLOCKS)
@@ -213,7 +213,7 @@ class GGUFTensors:
         return result
 
     def _read(self, source: Source, blocks: Tensor) -> None:
-        """The tensor's bytes, as they are, into `blocks`."""
+        """Read the tensor's bytes, unchanged, into `blocks`."""
         with self.path.open("rb", buffering=0) as file:
             file.seek(source.tensor.begin + (source.expert or 0) * blocks.nbytes)
             room = memoryview(blocks.numpy()).cast("B")
@@ -223,7 +223,7 @@ class GGUFTensors:
             raise ValueError(f"{self.path} ends inside {source.tensor.name!r}; download it again")
 
     def _chunks(self, source: Source, num_rows: int) -> Iterator[Tensor]:
-        """The bytes of the tensor's rows, `[rows, bytes]` uint8, some at a time."""
+        """The bytes of the tensor's rows in pieces, `[rows, bytes]` uint8 each."""
         row_bytes = source.tensor.row_bytes
         with self.path.open("rb") as file:
             file.seek(source.tensor.begin + (source.expert or 0) * num_rows * row_bytes)
@@ -235,7 +235,7 @@ class GGUFTensors:
 
 
 def our_rows(num_rows: int, num_heads: int) -> Tensor:
-    """For each row in llama.cpp's order, which one it is in ours: `[num_rows]`.
+    """For each row in llama.cpp's order, its index in our order: `[num_rows]`.
 
     Two heads of four rows: [0, 2, 1, 3, 4, 6, 5, 7].
     """
@@ -243,7 +243,7 @@ def our_rows(num_rows: int, num_heads: int) -> Tensor:
 
 
 def split_blocks(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """q, scale and shift of blocks `[N, G, bytes]` uint8 of a type in `BITS`.
+    """Split blocks `[N, G, bytes]` uint8 of a type in `BITS` into q, scale and shift.
 
     Returns:
         q `[N, K]`, int32 of 0 .. 15 or int8; scale and shift `[N, G]` float16.
@@ -255,7 +255,7 @@ def split_blocks(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor, Tensor
 
 
 def _fields(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Scale and shift, float16, and the bytes of the numbers; None: nothing is added."""
+    """The scale, the shift (float16; None for no shift), and the bytes of the numbers."""
     num_floats = 2 if type_name == "Q4_1" else 1  # d, or d and m
     head, data = blocks.split([2 * num_floats, blocks.shape[-1] - 2 * num_floats], dim=-1)
     floats = head.contiguous().view(torch.float16)
@@ -266,10 +266,10 @@ def _fields(blocks: Tensor, type_name: str) -> tuple[Tensor, Tensor | None, Tens
 
 
 def dequantize(raw: Tensor, type_name: str) -> Tensor:
-    """The numbers that rows of blocks `[rows, bytes]` uint8 mean: `[rows, columns]` float32.
+    """Convert rows of blocks `[rows, bytes]` uint8 to floats `[rows, columns]` float32.
 
-    The `gguf` package reads all types, slowly: the most frequent ones are read here.
-    Raises ValueError without it for one of the others; names the command.
+    The most frequent types are converted here, because the `gguf` package is slow. All other types
+    need it. Raises ValueError if it is not installed; names the command.
     """
     if type_name in FLOATS:
         return raw.view(FLOATS[type_name]).float()

@@ -2,12 +2,12 @@
 
     tokenizer.ggml.model       "gpt2": byte-level BPE, with merges       "llama": SentencePiece's
     tokenizer.ggml.pre         how a "gpt2" text is split before it is merged
-    tokenizer.ggml.tokens      the vocabulary, by id; a "llama" one with `scores` in place of merges
+    tokenizer.ggml.tokens      the vocabulary, by id; "llama" has `scores` instead of merges
     tokenizer.ggml.token_type  1 normal, 3 control, 4 user-defined, 6 a byte ...
     tokenizer.chat_template    Jinja
 
-`transformers` can do this as well (`from_pretrained(folder, gguf_file=...)`), but it reads the file
-slowly, and splits a text of a kind that it does not know as GPT-2 would. Here that is an error.
+`transformers` can do this, too (`from_pretrained(folder, gguf_file=...)`), but it reads the file
+slowly, and for an unknown `pre` it splits texts as GPT-2 does. Here an unknown `pre` is an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GPT4O = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 DIGITS = r"\p{N}"
-"""Each digit alone, before the rest is split as GPT-2's."""
+"""Splits off each digit, before the rest is split as for GPT-2."""
 
 _KINDS: dict[tuple[str, ...], Sequence[str]] = {
     (GPT2,): ("default", "gpt-2", "gpt2", "olmo", "phi-2", "jina-es", "jina-de", "mpt"),
@@ -58,24 +58,24 @@ _KINDS: dict[tuple[str, ...], Sequence[str]] = {
     (GPT4O,): ("gpt-4o", "llama4", "kanana2"),
 }  # fmt: skip
 PRE_TOKENIZERS = {name: patterns for patterns, names in _KINDS.items() for name in names}
-"""By `tokenizer.ggml.pre`: the patterns that split a text, one after the other."""
+"""The patterns that split a text, applied in order, by `tokenizer.ggml.pre`."""
 BEGINS_WITH_BOS = (
     "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
     "tekken",
 )  # fmt: skip
-"""Kinds of "gpt2" that begin every text with a token, and take a word that is one without merging,
-whatever the file leaves out."""
+"""Kinds of "gpt2" that begin every text with a BOS token, and do not merge a word that is a token,
+also if the file does not say so."""
 NO_STRIP = ("<unk>", "<s>", "<|endoftext|>")
-"""Phi-3's other control tokens take white space behind them with them, which no entry says."""
+"""Phi-3's other control tokens also match the white space after them, which no entry says."""
 NORMALISED = ("qwen2", "deepseek-r1-qwen", "megrez")
-"""Kinds that bring a text into Unicode's composed form first."""
+"""Kinds that normalise a text to Unicode's composed form (NFC) first."""
 SPECIAL = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-"""By the tokenizer's name, and behind `tokenizer.ggml.`."""
+"""Names in the tokenizer, and keys after `tokenizer.ggml.`."""
 
 
 def load_tokenizer(file: GGUFFile) -> Any:
@@ -99,13 +99,13 @@ def wrap(file: GGUFFile, tokenizer: Tokenizer) -> Any:
 
 
 def special_tokens(file: GGUFFile, tokenizer: Tokenizer) -> dict[str, str]:
-    """The tokens that have a role, by the role's name."""
+    """The special tokens by their role."""
     named = {name: tokenizer.id_to_token(i) for name, i in special_ids(file).items()}
     return {name: token for name, token in named.items() if token is not None}
 
 
 def chat_templates(file: GGUFFile) -> str | dict[str, str] | None:
-    """The template, or where a file has several, each by its name."""
+    """The chat template; a dict by name if the file has several."""
     key = "tokenizer.chat_template"
     named = {k: v for k, v in file.metadata.items() if k.startswith(key) and isinstance(v, str)}
     if len(named) < 2:
@@ -114,7 +114,7 @@ def chat_templates(file: GGUFFile) -> str | dict[str, str] | None:
 
 
 def special_ids(file: GGUFFile) -> dict[str, int]:
-    """The ids of the tokens that have a role. Raises ValueError for one that is none."""
+    """The ids of the special tokens by their role. Raises ValueError for an invalid id."""
     count = file.get("tokenizer.ggml.tokens", Array, "a list of texts").count
     found = {}
     for name, key in SPECIAL.items():
@@ -166,7 +166,7 @@ def _flag(file: GGUFFile, name: str, default: bool) -> bool:
 
 
 def _types(file: GGUFFile, count: int) -> list[int]:
-    """The type of each token; all are normal in a file that says nothing."""
+    """The type of each token; without an entry all are normal."""
     types = file.read_list("tokenizer.ggml.token_type", int, [1] * count)
     if len(types) != count:
         raise ValueError(
@@ -177,7 +177,7 @@ def _types(file: GGUFFile, count: int) -> list[int]:
 
 
 def _byte_level(file: GGUFFile, tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
-    """BPE over the bytes of a text, each written as a visible character, as GPT-2's."""
+    """BPE over the bytes of a text, each written as a visible character, as in GPT-2."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     pre = file.get("tokenizer.ggml.pre", str, "a text", "default")
@@ -202,7 +202,8 @@ def _byte_level(file: GGUFFile, tokens: Sequence[str], types: Sequence[int]) -> 
 
 
 def _spelled(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
-    """The tokens, those that are merged in the alphabet of bytes: some fillers are not."""
+    """The tokens; those that merges produce are in the alphabet of bytes, which some unused tokens
+    of a file are not."""
     from tokenizers import pre_tokenizers
 
     alphabet, added = set(pre_tokenizers.ByteLevel.alphabet()), (CONTROL, USER_DEFINED)
@@ -227,12 +228,12 @@ def _pair(file: GGUFFile, merge: str, vocab: dict[str, int]) -> tuple[str, str]:
 
 
 def _sentencepiece(file: GGUFFile, tokens: Sequence[str]) -> Tokenizer:
-    """BPE over characters, with bytes for those that are no tokens."""
+    """BPE over characters; a character that is not a token is split into bytes."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     arch = file.metadata.get("general.architecture")
     is_gemma = arch == "gemma3"
-    if is_gemma:  # its file writes several spaces as such
+    if is_gemma:  # its file has tokens of several plain spaces
         tokens = [WORD_BORDER * len(t) if " " in t and not t.strip() else t for t in tokens]
     vocab = {token: index for index, token in enumerate(tokens)}
     if "tokenizer.ggml.merges" in file.metadata:
@@ -282,9 +283,9 @@ def _scores(file: GGUFFile, count: int) -> list[float]:
 
 
 def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """The merges that a vocabulary implies: each token from two others, the best token first.
+    """The merges that a vocabulary implies: each token made of two others, the best token first.
 
-    Of several ways to make one token, the one of the earliest tokens comes first.
+    If one token can be made in several ways, the way with the earliest tokens comes first.
     """
     index = {token: i for i, token in enumerate(tokens)}
     found = []
@@ -300,10 +301,10 @@ def merges_of(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str,
 def _add_tokens(
     tokenizer: Tokenizer, tokens: Sequence[str], types: Sequence[int], rstrip: bool
 ) -> None:
-    """Let control tokens and the user's own be found whole in a text, and not be merged.
+    """Let control tokens and user-defined tokens be matched whole in a text, without merges.
 
     Args:
-        rstrip: white space behind them goes, but for those in :data:`NO_STRIP`.
+        rstrip: they also match the white space after them, except those in :data:`NO_STRIP`.
     """
     from tokenizers import AddedToken
 

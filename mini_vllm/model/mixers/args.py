@@ -1,4 +1,4 @@
-"""What a config says about the layers of this folder, under the names that config files have."""
+"""The config entries of the layers in this folder, under the names of config files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ class GatedDeltaArgs:
     """A layer with the gated delta rule; see `gated_delta_net.py`.
 
     Args:
-        num_key_heads, num_value_heads: a key head serves as many value heads as it goes into them.
-        key_head_dim, value_head_dim: the sides of a head's matrix.
+        num_key_heads, num_value_heads: each key head serves num_value_heads / num_key_heads value
+            heads.
+        key_head_dim, value_head_dim: rows and columns of a head's matrix.
         conv_kernel_dim: tokens that the convolution mixes.
     """
 
@@ -35,7 +36,8 @@ class GatedDeltaArgs:
         return 2 * self.key_size + self.value_size
 
     def share(self, num_value_heads: int) -> GatedDeltaArgs:
-        """What a rank has with so many of the value heads: those that its key heads serve."""
+        """The args of a rank with `num_value_heads` value heads, and the key heads that serve
+        them."""
         served = self.num_value_heads // self.num_key_heads
         keys = num_value_heads // served
         return replace(self, num_key_heads=keys, num_value_heads=num_value_heads)
@@ -47,8 +49,8 @@ class Mamba2Args:
 
     Args:
         num_heads, head_dim: x is `[num_heads, head_dim]`.
-        state_size: what B and C have for each group of heads.
-        n_groups: of heads, which share B and C.
+        state_size: numbers of B and of C for each group of heads.
+        n_groups: groups of heads that share B and C.
         conv_kernel: tokens that the convolution mixes.
         use_conv_bias, use_bias: of the convolution, and of both projections.
     """
@@ -76,7 +78,8 @@ class Mamba2Args:
         return [self.inner_size, shared, shared]
 
     def share(self, num_heads: int) -> Mamba2Args:
-        """What a rank has with so many of the heads: their groups, or the one that all share."""
+        """The args of a rank with `num_heads` heads and their groups, or the group that all
+        share."""
         groups = max(1, self.n_groups * num_heads // self.num_heads)
         return replace(self, num_heads=num_heads, n_groups=groups)
 
@@ -87,7 +90,7 @@ class LatentArgs:
 
     Args:
         kv_lora_rank: numbers of a latent, C.
-        q_lora_rank: numbers that queries are made of; None: they are made of the hidden state.
+        q_lora_rank: numbers of the latent of queries; None: queries come from the hidden state.
         qk_nope_head_dim, qk_rope_head_dim: of a head's key, without (P) and with rotation (R).
         v_head_dim: of a head's value, V.
     """

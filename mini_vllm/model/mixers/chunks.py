@@ -1,15 +1,15 @@
-"""Tokens of several requests in chunks of one size, so that a product takes many chunks at once.
+"""Tokens of several requests in chunks of one size, so that one product computes many chunks.
 
-A state is handed from chunk to chunk, so the chunks of one request follow each other; but all
-requests' first chunks are computed together, then all second ones (size 2)::
+The state passes from chunk to chunk, so the chunks of one request are computed one after another.
+But the first chunks of all requests are computed together, then all second chunks (size 2)::
 
     flat batch   a0 a1 a2  b0  c0 c1 c2 c3
     chunks       a0 a1 | b0 b0' | c0 c1 || a2 a2' | c2 c3
                  ------- round 0 -------   --- round 1 ---
 
-The last chunk of a request is padded with copies (') of its last token. A copy's decay and strength
-are 0, so it forgets nothing and writes nothing; being the request's own, it brings no other
-request's damage with it.
+The last chunk of a request is padded with copies (') of its last token. A copy has log decay 0 and
+beta 0, so it neither decays nor writes the state. Because the copy is of the same request, a NaN of
+another request cannot reach it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 CHUNK_SIZE = 32
-"""Tokens of a chunk. Work inside a chunk grows with its square, what is saved grows with it: on a
-CPU 32 is faster than 64 (`benchmarks/bench_mixers.py --size 64`), which vLLM's kernels take."""
+"""Tokens of a chunk. The work inside a chunk grows with the square of its size, and the work saved
+between chunks only linearly. On a CPU 32 is faster than 64 (`benchmarks/bench_mixers.py --size
+64`), the size of vLLM's kernels."""
 
 
 class Chunks:
-    """How one step's tokens are dealt into chunks; the same for all layers.
+    """How one step's tokens are split into chunks; the same for all layers.
 
     Args:
         lens: tokens of each request, in the order of the flat batch; each at least 1.
@@ -39,13 +40,13 @@ class Chunks:
         self.size = size = min(size, max(lens))
         ends = list(accumulate(lens))
         self.starts = torch.tensor([0, *ends])  # [R + 1], on the host
-        spans = sorted(  # one a chunk: its round, its request, its first token, the request's last
+        spans = sorted(  # per chunk: round, request, first token, last token of the request
             (index, request, end - count + index * size, end - 1)
             for request, (count, end) in enumerate(zip(lens, ends, strict=True))
             for index in range(-(-count // size))
         )
         self.rounds: list[tuple[slice | Tensor, slice]] = []
-        """The states of a round, all of them or those numbers; and its chunks."""
+        """For each round the indices of its states (or all), and its chunks."""
         for _, members in groupby(spans, key=itemgetter(0)):
             own = [request for _, request, *_ in members]
             states = slice(None) if len(own) == len(lens) else torch.tensor(own).to(device)
@@ -75,9 +76,9 @@ class Chunks:
 
 
 def decay_between(total: Tensor) -> Tensor:
-    """How much of what token j wrote is left at token i of a chunk: `[..., C] -> [..., C, C]`.
+    """The share of token j's write that remains at token i of a chunk: `[..., C] -> [..., C, C]`.
 
-    `total` is the running sum of log decays, each at most 0. What is not yet written is 0. Its
-    exponent is above 0 and may overflow, so it is cut to 0 before `exp`.
+    `total` is the running sum of log decays, each at most 0. Entries with j > i are 0. Their
+    exponent would be positive and may overflow, so it is clamped to 0 before `exp`.
     """
     return (total[..., :, None] - total[..., None, :]).clamp_(max=0).exp_().tril_()

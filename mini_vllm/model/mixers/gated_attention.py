@@ -1,4 +1,4 @@
-"""Attention whose output passes a gate: the full layers of Qwen3-Next and Qwen3.5.
+"""Attention whose output is multiplied by a gate: the attention layers of Qwen3-Next and Qwen3.5.
 
     q_proj rows, head by head: [q | gate]      out * sigmoid(gate) -> o_proj
 
@@ -23,7 +23,7 @@ class GatedAttention(Attention):
         super().__init__(args, build, index, prefix)
         heads, kv_heads = args.num_attention_heads, args.num_key_value_heads
         sizes = [n * args.head_dim for n in (2 * heads, kv_heads, kv_heads)]
-        column = build.parallel.qkv(2 * heads, kv_heads)  # a query and its gate are neighbours
+        column = build.parallel.qkv(2 * heads, kv_heads)  # the gate's rows follow its query's
         self.qkv_proj = Linear(
             args.hidden_size, sizes, args.qkv_bias, build, column, f"{prefix}.qkv_proj"
         )

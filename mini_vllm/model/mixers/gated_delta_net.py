@@ -40,7 +40,7 @@ Projected = tuple[Tensor, Tensor, Tensor, Tensor]
 def gated_delta_of_prompts(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, states: Tensor, chunks: Chunks
 ) -> tuple[Tensor, Tensor]:
-    """As `chunk_gated_delta_rule`; in C++ where that is built, and then `states` are changed."""
+    """As `chunk_gated_delta_rule`; in C++ where that is compiled, which changes `states`."""
     if native_states.can_run_gated_delta(states):
         return native_states.gated_delta(q, k, v, g, beta, states, chunks.starts)
     return chunk_gated_delta_rule(q, k, v, g, beta, states, chunks)
@@ -65,7 +65,7 @@ class GatedRMSNorm(nn.Module):
 
 
 class GatedDeltaNet(nn.Module):
-    """The mixer as Qwen3.5's files have it: a projection for each of qkv, z, b and a.
+    """The mixer with the projections of Qwen3.5's files: one each for qkv, z, b and a.
 
     Args:
         index: which layer of the model it is in.
@@ -96,7 +96,7 @@ class GatedDeltaNet(nn.Module):
     def make_projections(
         self, whole: GatedDeltaArgs, hidden_size: int, build: Build, prefix: str
     ) -> None:
-        """Register the layers that `project` needs; a rank has the rows of its own heads."""
+        """Register the layers for `project`; a rank has the rows of its own heads."""
         sizes: dict[str, int | list[int]] = {
             "in_proj_qkv": [whole.key_size, whole.key_size, whole.value_size],
             "in_proj_z": whole.value_size,
@@ -118,7 +118,7 @@ class GatedDeltaNet(nn.Module):
 
     @property
     def layer_spec(self) -> LayerSpec:
-        """What it keeps of a request, see `LlamaForCausalLM.kv_cache_spec`."""
+        """What it keeps for a request, see `LlamaForCausalLM.kv_cache_spec`."""
         own = self.args
         matrix = (own.num_value_heads, own.key_head_dim, own.value_head_dim)
         return state_spec(own.conv_size, own.conv_kernel_dim, matrix, self.conv1d.weight)
@@ -127,7 +127,7 @@ class GatedDeltaNet(nn.Module):
         self, x: Tensor, rope: object, kv_cache: tuple[Tensor, Tensor], metadata: StateMetadata
     ) -> Tensor:
         """`[T, H] -> [T, H]`; `kv_cache` has the matrices `[blocks, Hv, Dk, Dv]` in float32 and the
-        tails `[blocks, width - 1, C]`. Positions play no part."""
+        tails `[blocks, width - 1, C]`. Positions are not used."""
         matrices, tails = kv_cache
         plan = StatePlan.of(metadata, self.args.conv_kernel_dim, x.device)
         qkv, z, b, a = self.project(x)
@@ -139,7 +139,7 @@ class GatedDeltaNet(nn.Module):
         return self.out_proj(self.norm(out, z.view(out.shape)).flatten(1))
 
     def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q and k `[T, Hv, Dk]`, of length 1 but for q's scale, and v `[T, Hv, Dv]`, in float32.
+        """q and k `[T, Hv, Dk]`, of length 1 before q is scaled, and v `[T, Hv, Dv]`, in float32.
 
         A key head serves neighbouring value heads.
         """
@@ -155,10 +155,10 @@ class GatedDeltaNet(nn.Module):
 
 
 class GatedDeltaNetByKeyHead(GatedDeltaNet):
-    """The mixer as Qwen3-Next's files have it: two projections, with rows grouped by key head.
+    """The mixer with the projections of Qwen3-Next's files: two, with rows grouped by key head.
 
-    Each key head's rows are q, k, and v and z of the value heads that it serves; in the second
-    projection b and a of these.
+    The rows of each key head are its q and k, and v and z of the value heads that it serves. The
+    second projection has b and a of these value heads.
     Source: vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py#L644-L694
     (fix_query_key_value_ordering) @ v0.22.1.
     """

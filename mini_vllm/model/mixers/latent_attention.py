@@ -1,10 +1,10 @@
 """Multi-head latent attention as a layer: DeepSeek's.
 
-    x -> (latent ->) q [N, P + R]    its last R features turn with the position
+    x -> (latent ->) q [N, P + R]    its last R features are rotated
       -> c [C], norm
-      -> k_r [R], turned
+      -> k_r [R], rotated
          c | k_r -> cache
-    a prompt: keys and values of its whole context      a decode: on latents as they are
+    a prompt: keys and values of its whole context      a decode: attention over the latents
 
 Source: vllm/model_executor/models/deepseek_v2.py#L865-L1067 (DeepseekV2MLAAttention) @ v0.22.1.
 """
@@ -26,13 +26,13 @@ from mini_vllm.model.parts.attention import neighbours_apart
 from mini_vllm.model.rope import apply_rope
 
 LATENT_EPS = 1e-6
-"""Of the norms of latents, whatever the config says of the others."""
+"""The epsilon of the norms of latents; the config's is for the other norms."""
 
 
 class FromLatents(nn.Module):
-    """What keys and values are made of latents by: `[N * (P + V), C]`, a checkpoint's `kv_b_proj`.
+    """The matrix that maps latents to keys and values: `[N * (P + V), C]`, `kv_b_proj` in files.
 
-    No product of the whole is ever computed for a decode, so it is no `Linear`.
+    A decode never multiplies by the whole matrix, so it is not a `Linear`.
     """
 
     def __init__(self, rows: int, columns: int, layout: Layout) -> None:
@@ -77,11 +77,11 @@ class LatentAttention(nn.Module):
 
     @property
     def cache_shape(self) -> tuple[int, int, int]:
-        """One plane, for a latent is key and value at once; and one "head", which all share."""
+        """One plane, because a latent is key and value at once, and one "head" that all share."""
         return 1, 1, self.args.cache_size
 
     def queries(self, x: Tensor) -> Tensor:
-        """`[T, H] -> [T, N, P + R]`, not turned yet."""
+        """The queries before rotation, `[T, H] -> [T, N, P + R]`."""
         if self.args.q_lora_rank is None:
             q = self.q_proj(x)
         else:
@@ -130,7 +130,7 @@ class LatentAttention(nn.Module):
     def attend_on_pages(
         self, query: Tensor, pages: Tensor, metadata: AttentionMetadata, weight: Tensor
     ) -> Tensor:
-        """What `attend_latent` does, by a kernel that reads the pages where they lie."""
+        """`attend_latent` by a kernel that reads the pages in place."""
         p, num = self.args.qk_nope_head_dim, len(query)
         absorbed = torch.einsum("bnp,npc->bnc", query[..., :p], weight[:, :p])
         mixed = mla_decode(

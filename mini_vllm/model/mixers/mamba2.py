@@ -1,11 +1,11 @@
-"""Mamba2's state space: a head's memory is a matrix that each token adds to.
+"""Mamba2's state space: the state of a head is a matrix to which each token adds.
 
-    S <- e^{dt A} S + (dt x) B^T          A < 0 a head, dt > 0 a head and token
+    S <- e^{dt A} S + (dt x) B^T          A < 0 per head, dt > 0 per head and token
     y  = S C + D x
 
-B and C are what key and query are to attention, x is the value; a group of heads shares B and C.
-As in `gated_delta.py`, a decode does just that, and a prompt goes in chunks. Nothing is corrected
-here, so no system is solved:
+B corresponds to the key in attention, C to the query, x to the value; a group of heads shares B and
+C. As in `gated_delta.py`, a decode computes exactly this, and prompts are computed in chunks.
+Tokens do not correct each other, so no system is solved:
 
     Y = e^G C S^T + tril(C B^T e^{G_i - G_j}) (dt X)         G: running sum of dt A in a chunk
     S <- e^{G_C} S + (dt X)^T (e^{G_C - G} B)
@@ -21,7 +21,7 @@ from mini_vllm.model.mixers.chunks import Chunks, decay_between
 
 
 def of_heads(x: Tensor, num_heads: int) -> Tensor:
-    """What groups share, for each head: `[T, G, N] -> [T, H, N]`."""
+    """Repeat the vectors of groups for each of their heads: `[T, G, N] -> [T, H, N]`."""
     return x.repeat_interleave(num_heads // x.shape[1], dim=1)
 
 
@@ -55,7 +55,7 @@ def chunk_scan(
     """All new tokens of R requests: outputs `[T, H, P]` and new states `[R, H, P, N]`.
 
     Shapes are those of `selective_state_update`, with the T tokens of the flat batch in place of R,
-    and a state a request.
+    and one state per request.
     Source: vllm/model_executor/layers/mamba/ops/ssd_combined.py#L27-L154
     (_mamba_chunk_scan_combined_fwd) @ v0.22.1.
     """

@@ -30,11 +30,11 @@ from mini_vllm.model.mixers.recurrent import ShortConv, StatePlan, kept_in_float
 class NormAfterGate(nn.Module):
     """(x * silu(gate)) / rms * weight, each group of heads by itself, in float32.
 
-    A group that all ranks share is longer than what is here of it: its squares are added over them.
+    If all ranks share one group, each rank has a part of it, and the squares are summed over ranks.
 
     Args:
-        whole: of the whole model.
-        n_groups: that are here.
+        whole: the args of the whole model.
+        n_groups: on this rank.
     Source: vllm/model_executor/layers/mamba/mamba_mixer2.py#L97-L146 (forward_native) @ v0.22.1.
     """
 
@@ -58,7 +58,7 @@ class NormAfterGate(nn.Module):
 
 
 class Beside:
-    """Projections beside each other, each with a layout of its own. It is a `Layout`."""
+    """A `Layout` of stacked projections that have a layout each."""
 
     adds_bias = True
 
@@ -83,7 +83,7 @@ class Mamba2Mixer(nn.Module):
         assert args.mamba2 is not None
         whole, column = args.mamba2, build.parallel.column()
         prefix = f"{prefix.rpartition('.')[0]}.{self.file_name}"
-        shared = WHOLE if whole.n_groups == 1 else column  # a group that all heads share
+        shared = WHOLE if whole.n_groups == 1 else column  # one group is shared by all heads
         conv = [column, shared, shared]  # x, B and C
         sizes = [whole.inner_size, *whole.conv_sizes, whole.num_heads]  # z, these, and dt
         layout, hidden, bias = Beside([column, *conv, column]), args.hidden_size, whole.use_bias
@@ -102,7 +102,7 @@ class Mamba2Mixer(nn.Module):
 
     @property
     def layer_spec(self) -> LayerSpec:
-        """What it keeps of a request, see `LlamaForCausalLM.kv_cache_spec`."""
+        """What it keeps for a request, see `LlamaForCausalLM.kv_cache_spec`."""
         own = self.args
         matrix = (own.num_heads, own.head_dim, own.state_size)
         return state_spec(own.conv_size, own.conv_kernel, matrix, self.conv1d.weight)
@@ -111,7 +111,7 @@ class Mamba2Mixer(nn.Module):
         self, x: Tensor, rope: object, kv_cache: tuple[Tensor, Tensor], metadata: StateMetadata
     ) -> Tensor:
         """`[T, H] -> [T, H]`; `kv_cache` has the matrices `[blocks, heads, P, N]` in float32 and
-        the tails `[blocks, width - 1, C]`. Positions play no part."""
+        the tails `[blocks, width - 1, C]`. Positions are not used."""
         own, (matrices, tails) = self.args, kv_cache
         plan = StatePlan.of(metadata, own.conv_kernel, x.device)
         z, xbc, dt = self.in_proj(x).split([own.inner_size, own.conv_size, own.num_heads], dim=-1)
@@ -132,6 +132,6 @@ class Mamba2Mixer(nn.Module):
 
 
 class GraniteMamba2Mixer(Mamba2Mixer):
-    """The same under the name that Granite's files have for it."""
+    """The same mixer under its name in Granite's files."""
 
     file_name = "mamba"

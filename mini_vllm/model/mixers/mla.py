@@ -1,18 +1,18 @@
-"""Multi-head latent attention: the cache holds one latent vector a token, for all heads together.
+"""Multi-head latent attention: the cache has one latent vector per token, for all heads together.
 
-    c   = norm(W_dkv x) [C]      from which each head's key and value can be made
-    k_r = rotated [R]            the part of keys that knows positions, the same for all heads
-    cache                        [C + R] a token; DeepSeek-V3: 576 numbers in place of 40,960
+    c   = norm(W_dkv x) [C]      the latent, from which each head's key and value are computed
+    k_r = rotated [R]            the part of keys that depends on positions, shared by all heads
+    cache                        [C + R] per token; DeepSeek-V3: 576 numbers instead of 40,960
 
-The same attention has two forms. A prompt makes keys and values of its whole context, once for
+The same attention has two forms. A prompt computes keys and values of its whole context, once for
 many queries (`attend_expanded`): k = [W_uk c | k_r], v = W_uv c. A decode has one query, for which
-that would be far more work than attention itself; it moves W_uk to the query's side and W_uv
-behind the softmax (`attend_latent`)::
+that would be far more work than the attention itself. It applies W_uk to the query instead, and
+W_uv after the softmax (`attend_latent`)::
 
     q . k = q_n . (W_uk c) + q_r . k_r = [W_uk^T q_n | q_r] . [c | k_r]
     sum of p v = W_uv (sum of p c)
 
-so that the cache is read as it is, by all heads at once.
+so that all heads read the cached latents directly.
 Source: vllm/model_executor/layers/attention/mla_attention.py#L322-L334 (MLAAttention) @ v0.22.1.
 """
 
@@ -24,20 +24,20 @@ from torch import Tensor
 
 
 def attend_expanded(query: Tensor, latents: Tensor, weight: Tensor, scale: float) -> Tensor:
-    """Causal attention of a request's last n tokens, with keys and values made of its L latents.
+    """Causal attention of a request's last n tokens, with keys and values from its L latents.
 
-    `query` `[n, N, P + R]`, `latents` `[L, C + R]`, `weight` `[N, P + V, C]`: of each head W_uk,
-    then W_uv; gives `[n, N, V]`.
+    `query` `[n, N, P + R]`, `latents` `[L, C + R]`, `weight` `[N, P + V, C]`: for each head W_uk,
+    then W_uv. Returns `[n, N, V]`.
     """
     (num_heads, _, size), (length, width) = weight.shape, latents.shape
     p = query.shape[2] - (width - size)
     c, k_r = latents.split([size, width - size], dim=-1)
     made = F.linear(c, weight.flatten(0, 1)).view(length, num_heads, -1)
     k = torch.cat((made[..., :p], k_r[:, None].expand(-1, num_heads, -1)), dim=-1)
-    # torch's fused attention wants values as wide as keys, and a batch: here of one.
+    # torch's fused attention needs values as wide as keys, and a batch dimension.
     v = F.pad(made[..., p:], (0, max(query.shape[2] - (made.shape[2] - p), 0)))
     seen = None
-    if 1 < len(query) < length:  # a whole prompt is plainly causal, and the last token sees all
+    if 1 < len(query) < length:  # a whole prompt uses is_causal; a single last token sees all
         seen = torch.ones(len(query), length, dtype=torch.bool, device=query.device)
         seen = seen.tril(length - len(query))
     q, k, v = (x.transpose(0, 1)[None] for x in (query, k, v))

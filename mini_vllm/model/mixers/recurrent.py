@@ -1,10 +1,10 @@
-"""What layers with a state have in common: where it lies, and which part of a step is which.
+"""The common parts of layers with a state: the state's storage, and the two parts of a step.
 
-    decodes    one token a request: the state moves on by one token, for all of them at once
-    prompts    several tokens a request: in chunks
+    decodes    one token per request: the states of all requests advance by one token together
+    prompts    several tokens per request: in chunks
 
-A request keeps two tensors in such a layer: the last inputs of its convolution, and a matrix a
-head. Both are read before the layer computes and written behind it, in place.
+Such a layer keeps two tensors for a request: the last inputs of its convolution, and one matrix per
+head. Both are read before the layer computes and written after it, in place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Step = tuple[Tensor, Tensor]
 
 
 class StatePlan:
-    """What one step's layers share, derived once: kept as `StateMetadata.plan`.
+    """Data that all layers of a step share, computed once and kept as `StateMetadata.plan`.
 
     Args:
         width: tokens that the convolution mixes.
@@ -41,7 +41,7 @@ class StatePlan:
 
     @classmethod
     def of(cls, metadata: StateMetadata, width: int, device: torch.device) -> StatePlan:
-        """The plan of this step, made by the first layer that asks."""
+        """The plan of this step, made when the first layer needs it."""
         if metadata.plan is None:
             metadata.plan = cls(metadata, width, device)
         plan: StatePlan = metadata.plan
@@ -56,14 +56,16 @@ class StatePlan:
         metadata: StateMetadata,
         kernel: Callable[..., Tensor] | None = None,
     ) -> Tensor:
-        """A whole step: outputs of all tokens. `states` `[blocks, ...]` move on in place.
+        """Compute a whole step: the outputs of all tokens. `states` `[blocks, ...]` change in
+        place.
 
         Args:
-            one: moves states by a token each, called with tensors `[R, ...]` and R states.
-            many: moves states by all tokens, called with tensors `[T, ...]`, states and `Chunks`.
-            tokens: what each token has, `[T, ...]` each.
-            kernel: does as `one` where a GPU can launch it, in place, called with tensors
-                `[R, ...]`, `states`, the block of each request and whether it is new.
+            one: advances states by one token each; called with tensors `[R, ...]` and R states.
+            many: advances states by all tokens; called with tensors `[T, ...]`, states and
+                `Chunks`.
+            tokens: the inputs of each token, `[T, ...]` each.
+            kernel: the same as `one` on a GPU, in place; called with tensors `[R, ...]`, `states`,
+                the block of each request and whether it is new.
         """
         decodes, prompts = slice(self.num_decodes), slice(self.num_decodes, None)
         outs: list[Tensor] = []
@@ -83,8 +85,9 @@ class StatePlan:
 
 
 def kept_in_float32(size: int) -> nn.Parameter:
-    """A parameter of one number a head that stays float32: what it is an exponent of would change
-    visibly if it were rounded to a narrower model's dtype. Its module's `parts` say which heads."""
+    """A parameter with one number per head that stays float32, because it is used as an exponent,
+    and rounding to the model's dtype would change the result visibly. Its module's `parts` say
+    which heads it is for."""
     parameter = nn.Parameter(torch.empty(size, dtype=torch.float32))
     parameter.keeps_dtype = True  # type: ignore[attr-defined]
     parameter.spec = ParamSpec(out_dim=0)  # type: ignore[attr-defined]
@@ -92,12 +95,12 @@ def kept_in_float32(size: int) -> nn.Parameter:
 
 
 class ShortConv(nn.Module):
-    """The convolution before the state, with its silu; a checkpoint calls it `conv1d`.
+    """The convolution before the state, with its silu; `conv1d` in checkpoints.
 
     Args:
-        sizes: channels of each part of the whole model's state that is mixed so.
+        sizes: channels of each part of its input, in the whole model.
         width: tokens that it mixes.
-        layout: which of these channels are here.
+        layout: which of these channels this rank has.
     """
 
     def __init__(self, sizes: Sequence[int], width: int, bias: bool, layout: Layout) -> None:
@@ -123,7 +126,7 @@ class ShortConv(nn.Module):
 
 
 def state_spec(channels: int, width: int, matrix: tuple[int, ...], weight: Tensor) -> LayerSpec:
-    """What a layer keeps of a request: the tail of `channels` inputs, and the heads' matrices.
+    """What a layer keeps for a request: the tail of `channels` inputs, and the heads' matrices.
 
     `weight` is that of its convolution, whose inputs the tail holds.
 

@@ -1,10 +1,10 @@
-"""Attention sinks: a head may look at nothing.
+"""Attention sinks: a head may attend to nothing.
 
-A learned logit of each head takes part in the softmax and has no value, so a head whose keys all
-fit badly gives little, instead of an average of what does not fit. The softmax over the keys alone
-has the denominator e^lse (lse: logarithm of the sum of exponentials of the scores); with the sink
-it is e^lse + e^sink, and the quotient of both is sigmoid(lse - sink). So any attention that also
-returns lse can have sinks afterwards.
+A learned logit of each head is part of the softmax and has no value. So a head whose scores are all
+low has a small output, instead of an average of values that do not fit. The softmax over the keys
+alone has the denominator e^lse (lse: logarithm of the sum of exponentials of the scores); with the
+sink it is e^lse + e^sink, and the ratio of both is sigmoid(lse - sink). So sinks can be applied
+after any attention that also returns lse.
 
 If the context was split, lse is that of all splits together: the sink counts once.
 Source: vllm/v1/attention/ops/triton_attention_helpers.py#L109-L138 (init_softmax_M) @ v0.22.1.

@@ -1,4 +1,4 @@
-"""What a config says about a mixture of experts."""
+"""The config entries of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Routing = Literal["fused_topk", "grouped_topk", "topk_softmax", "topk_sigmoid"]
 
 @dataclass(frozen=True)
 class MoEArgs:
-    """A layer's experts, under the names that config files have for them.
+    """A layer's experts, under the names of config files.
 
     Args:
         num_experts: that tokens are routed to.
@@ -22,20 +22,20 @@ class MoEArgs:
         moe_intermediate_size: features between the two products of one expert.
         routing: the router.
         norm_topk_prob: the k weights of a token are divided by their sum.
-        scoring_func: what makes scores of logits, for "grouped_topk".
-        n_group, topk_group: experts lie in `n_group` groups, and a token uses those of its best
-            `topk_group` groups only.
-        routed_scaling_factor: what weights are multiplied by, for "grouped_topk".
+        scoring_func: turns logits into scores, for "grouped_topk".
+        n_group, topk_group: experts are in `n_group` groups, and a token uses only experts of its
+            best `topk_group` groups.
+        routed_scaling_factor: factor of the weights, for "grouped_topk".
         has_correction_bias: `e_score_correction_bias` [E] is added to scores when experts are
             chosen, and not to their weights.
         router_bias: the router's product has a bias.
-        expert_bias: the experts' products have.
+        expert_bias: the experts' products have a bias.
         hidden_act: "silu", "gelu_pytorch_tanh" or "swigluoai".
         swiglu_limit: where "swigluoai" clamps.
-        shared_expert_intermediate_size: of the MLP that all tokens use; 0: there is none.
-        shared_expert_gate: its result is multiplied by sigmoid(x . w).
+        shared_expert_intermediate_size: of the shared expert, which all tokens use; 0: none.
+        shared_expert_gate: the shared expert's output is multiplied by sigmoid(x . w).
         is_transposed: files have stacked experts as [E, in, out], not as [E, out, in].
-        is_interleaved: of a stacked `gate_up_proj`, features of gate and up take turns.
+        is_interleaved: in a stacked `gate_up_proj`, features of gate and up alternate.
         dense_layers: layers that have a plain MLP instead.
     """
 
@@ -85,7 +85,7 @@ class MoEArgs:
 
 
 def moe_args(config: Mapping[str, Any]) -> MoEArgs | None:
-    """The experts of a config with its family's defaults; None for a model without."""
+    """The experts of a config that includes its family's defaults; None for a dense model."""
     if not config.get("num_experts"):
         return None
     return MoEArgs(

@@ -1,8 +1,8 @@
 """The experts of a layer: E gated MLPs, of which each token uses k.
 
-    grouped.py    pairs of tokens and experts are sorted, so that each expert multiplies once
-    here          what the experts are: one tensor [E, out, in], or modules of any kind; on a GPU a
-                  kernel reads rows where they lie (`kernels/grouped_gemm.py`)
+    grouped.py    sorts pairs of tokens and experts, so that each expert multiplies once
+    here          the experts themselves: one tensor [E, out, in], or modules of any kind; on a GPU
+                  a kernel reads rows in place (`kernels/grouped_gemm.py`)
 
 Source: vllm/model_executor/layers/fused_moe/fused_moe.py#L1664-L1869 (fused_experts_impl)
 @ v0.22.1.
@@ -35,7 +35,7 @@ from mini_vllm.model.moe.grouped import mix_experts, product_by_expert, sort_by_
 from mini_vllm.platforms import platform_of
 
 SWIGLU_ALPHA = 1.702
-"""With it x * sigmoid(alpha * x) is nearly gelu(x)."""
+"""With this alpha, x * sigmoid(alpha * x) is nearly gelu(x)."""
 
 
 def swigluoai_mul(gate_up: Tensor, limit: float) -> Tensor:
@@ -51,7 +51,7 @@ def swigluoai_mul(gate_up: Tensor, limit: float) -> Tensor:
 
 
 def activation(args: MoEArgs) -> Callable[[Tensor], Tensor]:
-    """What is between an expert's two products, `[T, 2 * size] -> [T, size]`."""
+    """The activation between an expert's two products, `[T, 2 * size] -> [T, size]`."""
     if args.hidden_act == "swigluoai":
         return partial(swigluoai_mul, limit=args.swiglu_limit)
     return ACTIVATIONS[args.hidden_act]
@@ -63,11 +63,12 @@ class GroupedLinear(nn.Module):
     Args:
         num_experts, input_size, output_sizes: as of `Linear`, of each expert.
         bias: whether each has one.
-        layout: which rows and columns of each expert's matrix are here.
+        layout: which rows and columns of each expert's matrix this rank has.
         values: see `UnquantizedLinearMethod`.
 
-    The weight is `[E, sum(out), in]`, so that each expert's part is what `Linear` has. In bfloat16
-    on a CPU it is kept as blocks for our own product, `[E, sum(out) / 32, in / 2, 32, 2]`.
+    The weight is `[E, sum(out), in]`, so that each expert's part has the form of `Linear`. In
+    bfloat16 on a CPU it is stored in blocks for our own product,
+    `[E, sum(out) / 32, in / 2, 32, 2]`.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class GroupedLinear(nn.Module):
             self.bias.data = to_compute_dtype(self.bias)
 
     def forward(self, x: Tensor, counts: Tensor) -> Tensor:
-        """`[P, in] -> [P, sum(out)]`: the first `counts[0]` rows are of expert 0, and so on."""
+        """`[P, in] -> [P, sum(out)]`: the first `counts[0]` rows are for expert 0, and so on."""
         if self.matrices is not None:
             y = native.grouped_multiply(x, self.matrices, counts)
         else:
@@ -124,7 +125,7 @@ class GroupedLinear(nn.Module):
         return weight if self.matrices is None else native.unpack(weight)
 
     def launch(self, x: Tensor, ids: Tensor, lists: tuple[Tensor, Tensor], top_k: int) -> Tensor:
-        """`[P / top_k, in] -> [P, sum(out)]` by the kernel: rows stay where they are.
+        """`[P / top_k, in] -> [P, sum(out)]` by the kernel, which does not move rows.
 
         `ids` `[P]` is the expert of each pair, `lists` are those of `moe_align_block_size`.
         """
@@ -147,33 +148,34 @@ def grouped_product(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
 
 def can_group(x: Tensor, weight: Tensor) -> bool:
-    """Whether torch's product of groups takes them: it needs rows of whole 16 bytes."""
+    """Whether torch's grouped product can be used: rows must be a multiple of 16 bytes."""
     has_it = hasattr(torch, "_grouped_mm") and x.dtype == weight.dtype
     return has_it and weight.shape[-1] * weight.itemsize % 16 == 0
 
 
 class Experts(nn.Module):
-    """What all forms of experts do: sort rows, multiply, add."""
+    """The base of all forms of experts: sort rows, multiply, add."""
 
-    can_be_recorded = False  # how many rows each expert has is asked of the device
+    can_be_recorded = False  # the number of rows of each expert is read from the device
 
     def __init__(self, args: MoEArgs, placement: ExpertPlacement | None) -> None:
         super().__init__()
         self.num_experts, self.placement = args.num_experts, placement
         self.local_experts = placement.local_experts if placement else [*range(args.num_experts)]
-        """The expert of each place that is here, as files count them."""
+        """The expert in each place of this rank, with its number in the files."""
         self.scales_input = args.routing == "topk_sigmoid"
 
     def take_places(self, local_experts: list[int]) -> None:
-        """From now on these experts are here, whose weights have come."""
+        """Use these experts in the places of this rank; their weights have arrived."""
         self.local_experts = local_experts
 
     def run(self, x: Tensor, counts: Tensor) -> Tensor:
-        """The experts' results `[P, H]` of rows `[P, H]`: `counts[0]` of expert 0, and so on."""
+        """The experts' results `[P, H]` of rows `[P, H]`: `counts[0]` rows for expert 0, and so
+        on."""
         raise NotImplementedError
 
     def run_in_places(self, x: Tensor, places: Tensor) -> Tensor:
-        """The experts' results `[P, H]` of rows `[P, H]` in any order, by their places `[P]`."""
+        """The experts' results `[P, H]` of rows `[P, H]` in any order, given their places `[P]`."""
         if not len(x):
             return x
         order, counts = sort_by_expert(places, len(self.local_experts))
@@ -189,16 +191,16 @@ class Experts(nn.Module):
         return mix_experts(x, weights, places, number, self._run_elsewhere, self.scales_input)
 
     def _run_elsewhere(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """As `run`, for `counts` of all ranks' places."""
+        """As `run`, with `counts` for the places of all ranks."""
         assert self.placement is not None
         places = torch.arange(len(counts), device=rows.device).repeat_interleave(counts)
         return self.placement.exchange(rows, places, self.run_in_places)
 
 
 class StackedExperts(Experts):
-    """Experts in the model's dtype: each of the two products is one call over one tensor.
+    """Experts in the model's dtype: each of the two products is one call with one tensor.
 
-    On a GPU it is one launch, whose grid does not depend on what was chosen.
+    On a GPU it is one launch, whose grid does not depend on the chosen experts.
     """
 
     can_be_recorded = True
@@ -214,7 +216,7 @@ class StackedExperts(Experts):
         self.act_mul = activation(args)
 
     def process_weights_after_loading(self) -> None:
-        """Give each further place of an expert what its first one has been given."""
+        """Copy the weights of each expert's first place to its other places."""
         for place, expert in enumerate(self.local_experts):
             first = self.local_experts.index(expert)
             for weight in self.parameters() if first < place else ():
@@ -234,7 +236,7 @@ class StackedExperts(Experts):
         if not can_launch(x) or self.placement is not None:
             return super().forward(x, weights, ids)
         scale, k = weights.to(x.dtype)[..., None], ids.shape[1]
-        if self.scales_input:  # each pair has a row of its own then
+        if self.scales_input:  # then each pair has its own row
             results = self.launch((x[:, None] * scale).flatten(0, 1), ids, 1)
             return results.unflatten(0, (-1, k)).sum(1)
         return (self.launch(x, ids, k).unflatten(0, (-1, k)) * scale).sum(1)
@@ -250,7 +252,7 @@ class StackedExperts(Experts):
 
 
 class SeparateExperts(Experts):
-    """Experts as modules of their own, whose linear layers may be quantised in any way."""
+    """Experts as separate modules, whose linear layers may be quantised in any format."""
 
     def __init__(self, hidden_size: int, args: MoEArgs, build: Build, prefix: str) -> None:
         super().__init__(args, build.parallel.experts(args.num_experts))
@@ -267,12 +269,13 @@ class SeparateExperts(Experts):
     def take_places(self, local_experts: list[int]) -> None:
         for index in {*self.local_experts} - {*local_experts}:
             delattr(self, str(index))
-        self.__dict__.pop("matrices", None)  # they are of the places as they were
+        self.__dict__.pop("matrices", None)  # cached for the old places
         super().take_places(local_experts)
 
     @cached_property
     def matrices(self) -> list[ctypes.Array[native.Matrix]] | None:
-        """Both products of all experts, for one call each; None: `cpu.cpp` does not know them."""
+        """Both products of all experts, for one call each; None: `cpu.cpp` does not support
+        them."""
         found = []
         for name in ("gate_up_proj", "down_proj"):
             linears = [getattr(self.get_submodule(str(e)), name) for e in self.local_experts]
@@ -285,7 +288,7 @@ class SeparateExperts(Experts):
     def run(self, x: Tensor, counts: Tensor) -> Tensor:
         if native.can_run(x) and self.matrices:
             gate_up, down = self.matrices
-            # If it pays for the busiest expert to unpack its weights, each product decides alone.
+            # If unpacking pays for the expert with the most rows, each product decides by itself.
             if not unpacked.is_faster(gate_up[0].kind, int(counts.max()), x.dtype):
                 inner = self.act_mul(native.grouped_multiply(x, gate_up, counts))
                 return native.grouped_multiply(inner, down, counts)
@@ -294,13 +297,13 @@ class SeparateExperts(Experts):
 
 
 def make_experts(hidden_size: int, args: MoEArgs, build: Build, prefix: str) -> Experts:
-    """The experts of the layer `prefix`, in the form that their numbers ask for."""
+    """The experts of the layer `prefix`, in the form that suits the format of their weights."""
     kind = StackedExperts if build.stacks_experts else SeparateExperts
     return kind(hidden_size, args, build, prefix)
 
 
 class PartialSums:
-    """A `Layout` whose parts' results stay apart: a sum of several of them is added up once."""
+    """A `Layout` that leaves the results of ranks unsummed, so that several are summed at once."""
 
     def __init__(self, layout: Layout) -> None:
         self.parts, self.adds_bias = layout.parts, layout.adds_bias
@@ -310,7 +313,7 @@ class PartialSums:
 
 
 class WithoutSums:
-    """A `Parallel` whose row-parallel layers leave the sum of their parts to their caller."""
+    """A `Parallel` whose row-parallel layers leave the sum over ranks to the caller."""
 
     def __init__(self, parallel: Parallel) -> None:
         self.parallel = parallel
@@ -323,7 +326,7 @@ class WithoutSums:
 
 
 def without_sums(build: Build) -> Build:
-    """The same for layers whose results, of this rank alone, are added to others first."""
+    """`build` for layers whose results are added to others before the sum over ranks."""
     if build.parallel is SINGLE:
         return build
     return replace(build, parallel=cast(Parallel, WithoutSums(build.parallel)))

@@ -1,4 +1,4 @@
-"""Experts in a checkpoint's files: several forms there, one here.
+"""Experts in a checkpoint's files: several forms, which are read as one.
 
     one by one      experts.3.gate_proj.weight [I, H], up_proj, down_proj [H, I]
     Mixtral's       experts.3.w1 (gate), w3 (up), w2 (down)
@@ -7,9 +7,9 @@
     interleaved     the same, with features gate 0, up 0, gate 1, up 1, ...         gpt-oss
     mxfp4           gate_up_proj_blocks [E, 2I, H / 32, 16] uint8, _scales [E, 2I, H / 32] uint8
 
-A loader sees the first form, whatever the file has: a stacked tensor is offered as E tensors, each
-read from the file when it is asked for. So a rank that has a few experts reads these, and layers
-that hold each expert in a form of its own are filled as others are.
+A loader always sees the first form: a stacked tensor appears as E tensors, each read from the file
+when it is needed. So a rank with a few experts reads only these, and layers that keep each expert
+separately are filled like other layers.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mini_vllm.model.moe.args import MoEArgs
 from mini_vllm.model.moe.expert_names import STACKED, common_name, expert_parts
 
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""What each four bits mean: a sign, two bits of exponent, one of mantissa (e2m1)."""
+"""The value of each four-bit code: a sign, two bits of exponent, one of mantissa (e2m1)."""
 MXFP4 = ("_blocks", "_scales")
 MXFP4_GROUP = 32
 """Numbers that share a scale, which is a power of two."""
 
 
 def unpack_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
-    """What rows in mxfp4 mean: `[..., G, 16]` and `[..., G]` uint8 -> `[..., G * 32]` bfloat16.
+    """Convert rows in mxfp4: `[..., G, 16]` and `[..., G]` uint8 -> `[..., G * 32]` bfloat16.
 
     Two numbers share a byte, of which the low half comes first; a scale s means 2^(s - 127). All
     are exact in bfloat16.
@@ -50,8 +50,8 @@ class Piece:
 
     Args:
         name: of the tensor in the file.
-        expert: the number of its part.
-        rows: of that part, behind transposing; every second is `slice(0, None, 2)`.
+        expert: the index of the part.
+        rows: of the part, after transposing; `slice(0, None, 2)` is every second row.
         is_transposed: the file has it as [in, out].
         scales: the name of the scales, if these are blocks in mxfp4.
         scales_file: where they are; None: in the same file.
@@ -65,7 +65,7 @@ class Piece:
     scales_file: TensorFile | None = None
 
     def read(self, tensors: Any) -> Tensor:
-        """The tensor, by an open file."""
+        """Read the part from an open file."""
         part = tensors.get_slice(self.name)[self.expert]
         part = (part.T if self.is_transposed else part)[self.rows]
         if self.scales is None:
@@ -75,12 +75,12 @@ class Piece:
 
 
 class ExpertTensors:
-    """An open file whose stacked experts have names one by one.
+    """An open file in which each part of stacked experts has its own name.
 
     Args:
-        tensors: the open file, with the methods of one of safetensors.
-        names: the file's own name of each tensor that is not stacked.
-        pieces: where each part of a stacked one is.
+        tensors: the open file, with the methods of an open safetensors file.
+        names: the file's name of each tensor that is not stacked.
+        pieces: the parts of stacked tensors.
     """
 
     def __init__(self, tensors: Any, names: Mapping[str, str], pieces: Mapping[str, Piece]) -> None:
@@ -92,14 +92,15 @@ class ExpertTensors:
         return self.tensors.get_tensor(self.names[name])
 
     def get_slice(self, name: str) -> Any:
-        """As `get_tensor` for a piece: all of it is read."""
+        """A slice of a tensor; a part of a stacked tensor is read as a whole, as by
+        `get_tensor`."""
         if name in self.pieces:
             return self.get_tensor(name)
         return self.tensors.get_slice(self.names[name])
 
 
 def one_by_one(files: Sequence[TensorFile], args: MoEArgs) -> list[TensorFile]:
-    """The same files, with every expert under names of its own.
+    """The same files, with separate names for every expert.
 
     Raises ValueError for blocks without scales and scales without blocks.
     """

@@ -23,10 +23,10 @@ from mini_vllm.model.moe.routers import make_router
 
 
 class Router(nn.Module):
-    """Scores of all experts, and the choice: `[T, H]` -> weights and ids `[T, k]`.
+    """Scores all experts and chooses k for each token: `[T, H]` -> weights and ids `[T, k]`.
 
-    Every rank has all of it, in the model's dtype, whatever holds the experts' numbers: where it
-    is rounded, tokens go to other experts.
+    Every rank has the whole router, in the model's dtype, also if experts are quantised: rounding
+    it would send tokens to other experts.
     """
 
     def __init__(self, hidden_size: int, args: MoEArgs) -> None:
@@ -48,11 +48,11 @@ class Router(nn.Module):
 
 
 class SparseMoE(nn.Module):
-    """Takes the place of a layer's MLP.
+    """A mixture of experts, in the place of a layer's MLP.
 
     Args:
         hidden_size: H.
-        args: what the config says about experts.
+        args: the experts' config entries.
         build: as of every layer.
         prefix: the layer's name in the model, such as "model.layers.3.mlp".
     """
@@ -83,8 +83,8 @@ class SparseMoE(nn.Module):
         return self.shares.gather(self.mix(self.shares.own_tokens(x)), len(x))
 
     def mix(self, x: Tensor) -> Tensor:
-        """What the experts say that are chosen, and the shared one: of all ranks' tokens this
-        rank's part, or of this rank's tokens everything."""
+        """The output of the chosen experts and the shared expert: this rank's part for all tokens,
+        or the whole output for this rank's tokens."""
         y = self.experts(x, *self.gate(x))
         if self.shared_expert is not None:
             shared = self.shared_expert(x)
@@ -95,7 +95,7 @@ class SparseMoE(nn.Module):
 
 
 class ScalarGate(nn.Module):
-    """sigmoid(x . w), `[T, H] -> [T, 1]`: how much of the shared expert each token takes."""
+    """sigmoid(x . w), `[T, H] -> [T, 1]`: the factor of the shared expert for each token."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""The parts that `model/decoder.py` builds a family's layers of."""
+"""The parts from which `model/decoder.py` builds a family's layers."""

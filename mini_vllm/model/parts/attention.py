@@ -1,4 +1,4 @@
-"""Grouped-query attention with what families add to Llama's.
+"""Grouped-query attention with the features that families add to Llama's.
 
     q, k, v -> norm of q and k -> rotation -> cache -> softmax(q k * scale) v -> o
 
@@ -18,7 +18,7 @@ from mini_vllm.attention.variants import VariantAttention
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.families.table import QueryGrowth
 from mini_vllm.model.interface import LayerSpec
-from mini_vllm.model.layers import Build
+from mini_vllm.model.layers import Build, RMSNorm
 from mini_vllm.model.llama import LlamaAttention
 from mini_vllm.model.parts.norms import HeadRowsNorm, Norm, UnitNorm, make_norm
 from mini_vllm.model.rope import apply_rope
@@ -41,6 +41,7 @@ class Attention(LlamaAttention):
         self.q_norm, self.k_norm = (
             self._make_norm(args, heads) for heads in (self.num_heads, self.num_kv_heads)
         )
+        self.qk_norm: Norm | None = None
         if parts.attention_scale is not None:
             self.scale = parts.attention_scale
         self.sinks = nn.Parameter(torch.zeros(self.num_heads)) if parts.has_sinks else None
@@ -70,7 +71,19 @@ class Attention(LlamaAttention):
                 return make_norm(args.parts.norm, num_heads * self.head_dim, args.rms_norm_eps)
         return make_norm(args.parts.norm, self.head_dim, args.rms_norm_eps)
 
+    def process_weights_after_loading(self) -> None:
+        """Join the norms of each query and each key into one, with a row of weights per head."""
+        q_norm, k_norm = self.q_norm, self.k_norm
+        if isinstance(q_norm, RMSNorm) and isinstance(k_norm, RMSNorm) and not self.norms_all_heads:
+            rows = [q_norm.weight] * self.num_heads + [k_norm.weight] * self.num_kv_heads
+            norm = type(q_norm)(self.head_dim, q_norm.eps)
+            norm.weight = nn.Parameter(torch.stack(rows), requires_grad=False)
+            norm.process_weights_after_loading()
+            object.__setattr__(self, "qk_norm", norm)  # no submodule: no tensor of a checkpoint
+
     def norm_qk(self, qk: Tensor) -> Tensor:
+        if self.qk_norm is not None:
+            return self.qk_norm(qk)
         if self.q_norm is None or self.k_norm is None:
             return qk
         query, key = qk.split([self.num_heads, self.num_kv_heads], dim=1)
@@ -78,14 +91,14 @@ class Attention(LlamaAttention):
         return torch.cat([self._norm_heads(norm, heads) for norm, heads in pairs], dim=1)
 
     def _norm_heads(self, norm: Norm | UnitNorm, heads: Tensor) -> Tensor:
-        """Queries or keys `[T, H, D]`, in the rows that the norm takes."""
+        """Norm queries or keys `[T, H, D]`, reshaped to the rows of the norm."""
         if isinstance(norm, HeadRowsNorm):
             return norm(heads)
         rows = heads.flatten(1) if self.norms_all_heads else heads.flatten(0, 1)
         return norm(rows).view(heads.shape)
 
     def rotate(self, qk: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """Queries and keys `[T, H, D]`, turned by their positions, if they are in this layer."""
+        """Rotate queries and keys `[T, H, D]`, if this layer has a rotation."""
         if not self.turns:
             return qk
         if self.turns_neighbours:
@@ -106,18 +119,18 @@ class Attention(LlamaAttention):
 
 
 def neighbours_apart(x: Tensor, turning: int) -> Tensor:
-    """Bring features that turn together, which lie side by side, half of `turning` apart.
+    """Move the two features of each rotated pair from neighbours to a distance of `turning / 2`.
 
         x0 y0 x1 y1 x2 y2 | rest   ->   x0 x1 x2 y0 y1 y2 | rest
 
-    A score does not change when queries and keys are rearranged alike, so nothing is moved back.
+    Scores do not change when queries and keys are reordered alike, so nothing is moved back.
     """
     pairs = x[..., :turning].unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
     return pairs if turning == x.shape[-1] else torch.cat((pairs, x[..., turning:]), dim=-1)
 
 
 def growth(by: QueryGrowth, metadata: AttentionMetadata) -> Tensor:
-    """What each token's query is multiplied by, `[T, 1, 1]` float32."""
+    """The factor of each token's query, `[T, 1, 1]` float32."""
     lens = zip(metadata.query_lens_cpu, metadata.text_lens_cpu, strict=True)
     positions = torch.cat([torch.arange(seq - query, seq) for query, seq in lens])
     steps = ((positions.float() + by.offset) / by.every).floor()

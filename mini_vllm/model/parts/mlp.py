@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """Two products and what is between them: `[T, H] -> [T, H]`."""
+    """Two products with an activation between them: `[T, H] -> [T, H]`."""
 
     def __init__(self, args: ModelArgs, build: Build, index: int, prefix: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The norms that families have, by the name that their tables give.
+"""The norms of families, by their name in the tables.
 
 rms             x / rms(x) * w                       Llama
 gemma           x / rms(x) * (1 + w), in float32     Gemma
@@ -13,8 +13,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mini_vllm.model.gemma3 import GemmaRMSNorm
 from mini_vllm.model.layers import RMSNorm
+
+
+def gemma_norm(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * scale over the last dimension; `scale` is float32 and includes the 1.
+
+    Source: vllm/model_executor/layers/layernorm.py#L131-L178 (GemmaRMSNorm) @ v0.22.1.
+    """
+    wide = x.float()
+    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * scale).to(x.dtype)
+
+
+class GemmaRMSNorm(RMSNorm):
+    """The factor is 1 + the checkpoint's weight."""
+
+    def process_weights_after_loading(self) -> None:
+        self.weight.data = self.weight.float() + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gemma_norm(x, self.weight, self.eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        residual = residual + x
+        return self(residual), residual
 
 
 class LayerNorm(nn.Module):
@@ -51,7 +73,7 @@ class LayerNormNoBias(LayerNorm):
 
 
 class LayerNorm1P(LayerNorm):
-    """The checkpoint's weight is how far the factor is from 1."""
+    """The factor is 1 + the checkpoint's weight."""
 
     def process_weights_after_loading(self) -> None:
         super().process_weights_after_loading()
@@ -59,7 +81,7 @@ class LayerNorm1P(LayerNorm):
 
 
 class HeadRowsNorm(LayerNormNoBias):
-    """A norm of each head by itself, `[T, H, D]`, with a row of weights for each: `[H, D]`."""
+    """A norm of each head by itself, `[T, H, D]`, with a row of weights per head: `[H, D]`."""
 
     def __init__(self, num_heads: int, size: int, eps: float) -> None:
         super().__init__(size, eps)

@@ -13,9 +13,8 @@ from mini_vllm.attention.quantized import FORMATS, QuantizedKV
 from mini_vllm.attention.triton_backend import TritonAttention
 from mini_vllm.attention.variants import VariantAttention
 from mini_vllm.model.fused_qkv import reasons_for_three_steps
-from mini_vllm.model.gemma3 import Gemma3Attention
 from mini_vllm.model.llama import LlamaAttention
-from mini_vllm.model.olmo2 import Olmo2Attention
+from mini_vllm.model.mixers.gated_attention import GatedAttention
 from mini_vllm.model.parts.attention import Attention
 from mini_vllm.model.qwen3 import Qwen3Attention
 
@@ -41,7 +40,7 @@ def test_layers_of_llama_and_qwen3_take_one_launch(kind: type[LlamaAttention]) -
     assert reasons_for_three_steps(layer(kind), HEADS, part) == []
 
 
-@pytest.mark.parametrize("kind", [Gemma3Attention, Olmo2Attention, Attention])
+@pytest.mark.parametrize("kind", [Attention, GatedAttention])
 def test_a_family_with_a_norm_of_its_own_keeps_it(kind: type[LlamaAttention]) -> None:
     (reason,) = reasons_for_three_steps(layer(kind), HEADS, ROPE)
     assert reason.startswith(f"{kind.__name__} does not say")
@@ -64,5 +63,5 @@ def test_numbers_of_another_kind_and_rows_in_pieces_are_named_together() -> None
     heads = torch.zeros(3, 8, 32)[..., ::2]
     reasons = reasons_for_three_steps(layer(Qwen3Attention), heads.half(), ROPE)
     assert len(reasons) == 1 and "float32, not torch.float16" in reasons[0]
-    reasons = reasons_for_three_steps(layer(Gemma3Attention), heads, ROPE)
+    reasons = reasons_for_three_steps(layer(Attention), heads, ROPE)
     assert len(reasons) == 2 and "strides (256, 32, 2)" in reasons[1]
