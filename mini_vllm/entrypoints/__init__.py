@@ -1,1 +1,1 @@
-"""Ways to use the engine from outside Python."""
+"""The command line, the HTTP server and the load generators."""

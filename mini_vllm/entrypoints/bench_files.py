@@ -1,4 +1,4 @@
-"""Prompts that ``bench serve`` reads from files: one a line, or the first turns of conversations.
+"""Prompts that ``bench serve`` reads from files: one per line, or first turns of conversations.
 
 Source: vllm/benchmarks/datasets/datasets.py#L1312-L1399 (ShareGPTDataset) @ v0.22.1
 """
@@ -16,15 +16,15 @@ from mini_vllm.json_files import parse_json
 
 SHORTEST = 4
 LONGEST_PROMPT, LONGEST_TOTAL = 1024, 2048
-"""Tokens of the prompts and answers of ``sharegpt``; other conversations are left out."""
+"""Limits of the prompts and answers of ``sharegpt`` in tokens; longer ones are left out."""
 
 
 @dataclass
 class Sample:
-    """One prompt, and how many tokens to ask for.
+    """One prompt, and the number of tokens to generate.
 
     Attributes:
-        num_tokens: of a text, as the client counts them; 0: only the server's usage says it.
+        num_tokens: of a text, counted by the client; 0: known only from the server's usage.
     """
 
     prompt: list[int] | str
@@ -49,7 +49,7 @@ def _read(args: argparse.Namespace, form: str) -> str:
 
 
 def custom_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
-    """Prompts of a JSONL file, over and over until there are enough.
+    """Prompts of a JSONL file, repeated until there are enough.
 
     Source: vllm/benchmarks/datasets/datasets.py#L2186-L2310 (CustomDataset) @ v0.22.1
     """
@@ -77,8 +77,8 @@ def custom_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]
 def sharegpt_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
     """The first turn of each conversation, and an answer as long as the second turn.
 
-    Conversations that are too short or too long are left out. Of one seed these are the prompts
-    that upstream takes, in its order; too few of them are drawn from again, as upstream does.
+    Conversations that are too short or too long are left out. With the same seed, prompts and order
+    are those of upstream; if there are too few, some are drawn again, as upstream does.
     """
     turns = _first_turns(args)
     if not args.disable_shuffle:
@@ -98,7 +98,7 @@ def sharegpt_samples(args: argparse.Namespace, rng: random.Random) -> list[Sampl
 
 
 def _first_turns(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """What is said first, and the answer to it, of each conversation that has both."""
+    """The first message and its answer, of each conversation that has both."""
     try:
         rows = parse_json(_read(args, "FILE.json"))
         talks = [row["conversations"] for row in rows if "conversations" in row]
@@ -111,7 +111,7 @@ def _first_turns(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _sample(tokenizer: Any, prompt: str, answer: str, wanted: int | None) -> Sample | None:
-    """None for a conversation that is left out.
+    """A conversation as a sample; None if it is left out.
 
     Source: vllm/benchmarks/datasets/datasets.py#L328-L352 (is_valid_sequence) @ v0.22.1
     """

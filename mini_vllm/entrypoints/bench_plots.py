@@ -1,4 +1,4 @@
-"""Pictures of a run of ``bench serve``: latencies, when each request ran, and what was sent.
+"""Plots of a run of ``bench serve``: latencies, a timeline of requests, and lengths.
 
 Source: vllm/benchmarks/plot.py#L25-L120 (generate_timeline_plot) @ v0.22.1
 """
@@ -14,14 +14,14 @@ from mini_vllm.entrypoints.load import RequestResult
 from mini_vllm.extras import from_extra
 
 COLORS = ("#636efa", "#109618", "#ff7f0e", "#d62728")
-"""Of the time to first token, and of gaps below, between and above the two thresholds."""
+"""Colors of the time to first token, and of gaps below, between and above the two thresholds."""
 PLOT_FORMATS = ("png", "pdf", "svg", "jpg")
 ROW, WIDTH, LABELS = 14, 1200, 60
-"""Of the timeline, in pixels: a request's row, the drawing, and what stands left of it."""
+"""Sizes of the timeline in pixels: the height of a row, the width, and the width of the labels."""
 
 
 def pyplot() -> Any:
-    """Matplotlib's module for drawing; it draws into files. Raises ValueError if it is missing."""
+    """Matplotlib's pyplot, drawing into files. Raises ValueError if it is not installed."""
     with from_extra("bench", "a plot"):
         import matplotlib
 
@@ -46,7 +46,7 @@ def plot_latencies(results: Sequence[RequestResult], file: Path) -> None:
 
 
 def plot_dataset(results: Sequence[RequestResult], file: Path) -> None:
-    """How long prompts, answers and both together were, and each request's two lengths.
+    """Histograms of the lengths of prompts, answers and both, and a bar for each request.
 
     Source: vllm/benchmarks/plot.py#L227-L316 (generate_dataset_stats_plot) @ v0.22.1
     """
@@ -72,7 +72,7 @@ def plot_dataset(results: Sequence[RequestResult], file: Path) -> None:
 def write_timeline(
     results: Sequence[RequestResult], thresholds: tuple[float, float], file: Path
 ) -> None:
-    """A page with one row a request: a bar until its first token, then one for each gap.
+    """An HTML page with one row per request: a bar until its first token, then one for each gap.
 
     ::
 
@@ -115,7 +115,7 @@ def _row(
     scale: float,
     thresholds: tuple[float, float],
 ) -> str:
-    """One request's bars; each says what it is when the mouse rests on it."""
+    """One request's bars, with tooltips."""
     y, x = place * ROW, LABELS + (result.start_time - begin) * scale
     about = f"request {number}: {result.prompt_len} + {result.output_tokens} tokens"
     bars = [f'<text x="0" y="{y + ROW - 3}">{number}</text>']

@@ -1,4 +1,4 @@
-"""What ``bench serve`` sends: prompts of a data set, and the bodies of requests made of them.
+"""The requests of ``bench serve``: prompts of a data set, and bodies made from them.
 
 Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1
 """
@@ -16,14 +16,14 @@ from mini_vllm.json_files import parse_json
 from mini_vllm.sampling_params import NUMBERS
 
 SAMPLING = {name: number for name, number in NUMBERS.items() if number.shapes}
-"""Options that go into every request as they are."""
+"""Sampling options that are copied into every request."""
 
 SMALLEST = {
     "input_len": 1, "output_len": 1, "random_input_len": 1, "random_output_len": 1,
     "random_prefix_len": 0, "prefix_repetition_prefix_len": 0, "prefix_repetition_suffix_len": 1,
     "prefix_repetition_output_len": 1, "sharegpt_output_len": 1, "vocab_size": 1,
 }  # fmt: skip
-"""The smallest that lengths and numbers of tokens can be."""
+"""The smallest legal values of lengths and numbers of tokens."""
 
 
 def add_dataset_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def make_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
     """``--num-prompts`` samples of the chosen data set.
 
     Raises:
-        ValueError: for lengths that cannot be, or a file that does not hold prompts.
+        ValueError: for impossible lengths, or a file without prompts.
     """
     if args.num_prompts < 1:
         raise ValueError(f"--num-prompts is {args.num_prompts}; it must be at least 1")
@@ -73,7 +73,7 @@ def make_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
 
 
 def random_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
-    """Token ids that mean nothing, behind a prefix that all share; lengths are drawn evenly.
+    """Random token ids after a prefix that all share; lengths are drawn uniformly.
 
     Source: vllm/benchmarks/datasets/datasets.py#L532-L746 (RandomDataset) @ v0.22.1
     """
@@ -111,9 +111,9 @@ def _token_ids(length: int, args: argparse.Namespace, rng: random.Random) -> lis
 
 
 def prefix_repetition_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
-    """Some prefixes, each before equally many different ends: what a prefix cache is for.
+    """Several prefixes, each with the same number of different suffixes, to test a prefix cache.
 
-    As upstream's, prompts that the number of prefixes does not divide are left out.
+    As upstream, the remainder of ``--num-prompts`` divided by the number of prefixes is dropped.
 
     Source: vllm/benchmarks/datasets/datasets.py#L3702-L3800 (PrefixRepetitionRandomDataset)
     @ v0.22.1
@@ -144,7 +144,7 @@ DATASETS = {
     "sharegpt": sharegpt_samples,
 }
 TOKENIZED = ("sharegpt",)
-"""Data sets that a tokenizer is needed for, to count."""
+"""Data sets that need a tokenizer, to count tokens."""
 
 
 # ---------------------------------------------------------------------- bodies
@@ -153,9 +153,9 @@ TOKENIZED = ("sharegpt",)
 def make_bodies(
     args: argparse.Namespace, samples: list[Sample], model: str, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """What is posted for each sample; ``model``, or one of ``--lora-modules``, answers it."""
+    """The request body of each sample, for ``model`` or one of ``--lora-modules``."""
     common: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-    if args.ignore_eos or args.dataset_name == "random":  # what means nothing may end anywhere
+    if args.ignore_eos or args.dataset_name == "random":  # random prompts may end at any token
         common["ignore_eos"] = True
     if args.logprobs is not None and args.backend == "openai-chat":
         common |= {"logprobs": True, "top_logprobs": args.logprobs}
@@ -175,7 +175,7 @@ def make_bodies(
 def _models(
     args: argparse.Namespace, num_requests: int, model: str, rng: random.Random
 ) -> list[str]:
-    """What answers each request.
+    """The model name of each request.
 
     Source: vllm/benchmarks/serve.py#L741-L757 (benchmark) @ v0.22.1
     """

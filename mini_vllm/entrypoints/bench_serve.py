@@ -1,7 +1,7 @@
-"""``python -m mini_vllm bench serve``: how a server behaves under load, seen from outside.
+"""``python -m mini_vllm bench serve``: measure a server under load, as its clients see it.
 
-Works against any server with OpenAI's interface. What it measures stands in
-:mod:`mini_vllm.entrypoints.load`.
+Works with any server that has OpenAI's interface. :mod:`mini_vllm.entrypoints.load` defines the
+metrics.
 
 Source: vllm/benchmarks/serve.py#L244-L344 (get_request) @ v0.22.1
 """
@@ -58,10 +58,10 @@ ENDPOINTS = {
     "openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions",
 }  # fmt: skip
 READ_AFTERWARDS = 1000
-"""Requests of a run up to which nothing is read until it has ended; what more of them bring would
-fill the memory."""
+"""Runs with at most this many requests parse the answers after the end; the unparsed answers of
+more requests would fill the memory."""
 LEAST = {"max_concurrency": 1, "num_warmups": 0, "seed": 0, **SMALLEST}
-"""The smallest that options can be, those of data sets with them."""
+"""The smallest legal values of options, including those of data sets."""
 SWITCHES = ("disable-tqdm", "skip-chat-template", "skip-tokenizer-init", "trust-remote-code")
 IGNORED = {
     "tokenizer-mode": "there is one mode only",
@@ -70,7 +70,7 @@ IGNORED = {
     "trust-remote-code": "no code of a model is ever run",
     "disable-tqdm": "no progress bar is shown",
 }
-"""Options of vLLM's that are taken and dropped, and why."""
+"""Options of vLLM that are accepted and ignored, with the reason."""
 REFUSED = {
     "the benchmark has no beam search; leave it out": ("use-beam-search",),
     "prompts are not fetched from a hub; write them to a file, for --dataset-name custom": (
@@ -86,7 +86,7 @@ REFUSED = {
     ),
     "models generate here, and neither embed nor rank": ("random-batch-size", "no-reranker"),
 }  # fmt: skip
-"""What to do instead, and the options of vLLM's that are refused by name."""
+"""Options of vLLM that are refused by name, by what to do instead."""
 
 
 # ---------------------------------------------------------------------- a run
@@ -94,15 +94,15 @@ REFUSED = {
 
 @dataclass
 class Load:
-    """What is sent, and when.
+    """The requests of a run, and their times.
 
     Attributes:
-        prompt_lens: in tokens; what the server's usage says counts instead, if it says anything.
+        prompt_lens: in tokens; replaced by the server's usage, if it reports any.
         times: in seconds from the start; None: all at once.
-        rates: requests a second that held for each, while the load ramps up.
+        rates: requests/s at the time of each request, if the load ramps up.
         headers: of every request.
-        request_ids: one a request, sent as X-Request-Id.
-        insecure: a server's certificate is taken as it is.
+        request_ids: one per request, sent as X-Request-Id.
+        insecure: do not verify the server's certificate.
     """
 
     url: str
@@ -116,13 +116,13 @@ class Load:
     insecure: bool = False
 
     def cut(self, num_requests: int) -> Load:
-        """The first requests of it, all at once."""
+        """The first requests of the load, all at once."""
         bodies, lens = self.bodies[:num_requests], self.prompt_lens[:num_requests]
         return replace(self, bodies=bodies, prompt_lens=lens, times=None, rates=None)
 
 
 async def run_load(load: Load) -> tuple[list[RequestResult], float]:
-    """Send everything; the results in order, and the seconds until the last answer."""
+    """Send all requests. Returns their results in order, and the seconds until the last answer."""
     import aiohttp
 
     results = [RequestResult(length) for length in load.prompt_lens]
@@ -156,8 +156,8 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
 
 
 def drive(load: Load) -> tuple[list[RequestResult], float]:
-    """:func:`run_load` on uvloop's event loop, where it is installed: the client shares the
-    machine with the server, and what it uses is not there for serving."""
+    """:func:`run_load`, on uvloop if it is installed, because a faster client leaves more of the
+    machine to the server."""
     try:
         import uvloop
     except ImportError:
@@ -230,7 +230,7 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """An option of vLLM's that is not here: its name is known, and so is what to do instead."""
+    """An option of vLLM that is refused with a hint what to do instead."""
 
     def __init__(self, *args: Any, about: str, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -241,10 +241,11 @@ class _Refused(argparse.Action):
 
 
 def run_bench_serve(args: argparse.Namespace) -> int:
-    """0 if every request succeeded. What is wrong with an option is found out before the load.
+    """Run ``bench serve``; returns 0 if every request succeeded. Options are checked before the
+    load.
 
     Raises:
-        ValueError: for such an option, a server that does not answer, or a missing package.
+        ValueError: for an invalid option, a server that does not answer, or a missing package.
     """
     with from_extra("serve", "bench serve"):
         import aiohttp  # noqa: F401
@@ -302,7 +303,7 @@ def run_bench_serve(args: argparse.Namespace) -> int:
 
 
 def _target(args: argparse.Namespace) -> Target:
-    """Raises ValueError for a URL or a header that is none."""
+    """The server to measure. Raises ValueError for an invalid URL or header."""
     for option in ("header", "metadata"):
         for pair in getattr(args, option):
             if "=" not in pair:
@@ -314,7 +315,8 @@ def _target(args: argparse.Namespace) -> Target:
 
 
 def _make_load(args: argparse.Namespace, target: Target) -> tuple[Load, str]:
-    """Raises ValueError for options that cannot be, and if the server does not answer."""
+    """The load and the model's name. Raises ValueError for invalid options, and if the server does
+    not answer."""
     for name, least in LEAST.items():
         value = getattr(args, name)
         if value is not None and value < least:
@@ -343,7 +345,7 @@ def _make_load(args: argparse.Namespace, target: Target) -> tuple[Load, str]:
 
 
 def _base_url(args: argparse.Namespace) -> str:
-    """Where the server is, without a slash at the end."""
+    """The server's URL, without a slash at the end."""
     host = f"[{args.host}]" if ":" in args.host else args.host
     base = (args.base_url or f"http://{host}:{args.port}").rstrip("/")
     if not base.startswith(("http://", "https://")):
@@ -352,7 +354,7 @@ def _base_url(args: argparse.Namespace) -> str:
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Raises ValueError for a file that could not be written in the end, when all is measured."""
+    """Raises ValueError for a file that could not be written after the measurement."""
     files = [args.plot] if args.plot is not None else []
     if args.plot is not None and args.plot.suffix[1:] not in PLOT_FORMATS:
         raise ValueError(
@@ -372,7 +374,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 
 def _times(args: argparse.Namespace, num_requests: int) -> tuple[list[float], list[float] | None]:
-    """When each request is sent, and the rate that held for it, if that changes."""
+    """When each request is sent, and the rate at its time if the rate changes."""
     if not args.request_rate > 0 or not args.burstiness > 0:
         raise ValueError("--request-rate and --burstiness must be above 0")
     draw = np.random.default_rng(args.seed)
@@ -392,7 +394,7 @@ def _times(args: argparse.Namespace, num_requests: int) -> tuple[list[float], li
 
 
 def _ramp_up(args: argparse.Namespace, load: Load, started: datetime.datetime) -> dict[str, Any]:
-    """How the rate grew: its bounds, and when it was first each whole number in between.
+    """How the rate grew: its bounds, and when it reached each whole number in between.
 
     Source: vllm/benchmarks/serve.py#L806-L831 (benchmark) @ v0.22.1
     """
@@ -412,7 +414,7 @@ def _ramp_up(args: argparse.Namespace, load: Load, started: datetime.datetime) -
 
 
 def _result_path(args: argparse.Namespace, figures: Mapping[str, Any]) -> Path:
-    """Where results are kept; pictures lie beside them.
+    """The file of the results; plots are saved beside it.
 
     Source: vllm/benchmarks/serve.py#L1203-L1243 (compute_result_filename) @ v0.22.1
     """
@@ -437,7 +439,7 @@ def _save(args: argparse.Namespace, path: Path, figures: Mapping[str, Any]) -> N
 def report(
     figures: Mapping[str, Any], percentiles: Sequence[float], shown: Sequence[str] = METRICS
 ) -> str:
-    """A table for people, of the metrics ``shown``."""
+    """A readable table of the metrics ``shown``."""
     lines = [
         f"{figures['completed']} requests in {figures['duration']:.2f} s, "
         f"{figures['failed']} failed",

@@ -1,4 +1,4 @@
-"""What ``bench serve`` reads of a server besides answers: its models, its drafts, its profiler."""
+"""The measured server: its models, its counters of drafts, and its profiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mini_vllm.json_files import parse_json
 
 DraftCounts = Counter[tuple[str, str]]
-"""Counters of speculative decoding, by name without ``vllm:spec_decode_num_`` and by position."""
+"""Counters of speculative decoding, by name (without ``vllm:spec_decode_num_``) and position."""
 _PREFIX, _SUFFIX = "vllm:spec_decode_num_", "_total"
 
 
@@ -21,7 +21,7 @@ class Target:
 
     Attributes:
         base: its URL, without a slash at the end.
-        insecure: its certificate is taken as it is.
+        insecure: do not verify its certificate.
     """
 
     base: str
@@ -29,7 +29,7 @@ class Target:
     insecure: bool = False
 
     def ask(self, path: str, data: bytes | None = None, seconds: float = 10) -> bytes:
-        """What it answers, to a POST if there is ``data``. Raises OSError if it does not."""
+        """The answer to a GET, or to a POST of ``data``. Raises OSError if there is none."""
         import ssl
         from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -40,13 +40,13 @@ class Target:
             return bytes(answer.read())
 
     def first_model(self, patience: float) -> tuple[str, str]:
-        """The name of the first model that it has, and the model itself, as far as it says so.
+        """The name of the server's first model, and the model's path or repository if reported.
 
         Args:
-            patience: seconds that it is waited for.
+            patience: seconds to wait for the server.
 
         Raises:
-            ValueError: if it does not answer, or refuses to.
+            ValueError: if it does not answer, or refuses the request.
         """
         from urllib.error import HTTPError
 
@@ -57,7 +57,7 @@ class Target:
                 card = parse_json(self.ask("/v1/models"))["data"][0]
                 return str(card["id"]), str(card.get("root") or card["id"])
             except OSError as error:
-                if isinstance(error, HTTPError) and error.code < 500:  # asking again is no help
+                if isinstance(error, HTTPError) and error.code < 500:  # a retry would not help
                     raise ValueError(
                         f"{where} answers {error.code} {error.reason}; set OPENAI_API_KEY to "
                         "the server's key, or name the model with --model"
@@ -83,7 +83,7 @@ class Target:
             ) from error
 
     def draft_counts(self) -> DraftCounts:
-        """What it has counted of drafts so far; nothing if it makes none, or does not say.
+        """The server's counters of drafts so far; empty if it makes or reports none.
 
         Source: vllm/benchmarks/serve.py#L105-L166 (fetch_spec_decode_metrics) @ v0.22.1
         """
@@ -102,7 +102,7 @@ class Target:
 
 
 def draft_figures(before: DraftCounts, after: DraftCounts) -> dict[str, Any]:
-    """How well a run's drafts were guessed, by vLLM's names; nothing if there were none.
+    """The acceptance of a run's drafts, under vLLM's names; empty if there were none.
 
     Source: vllm/benchmarks/serve.py#L873-L917 (benchmark) @ v0.22.1
     """

@@ -1,6 +1,6 @@
-"""What the words of `bench serve`'s options mean.
+"""Parse the values of `bench serve`'s options.
 
-Raises ValueError for those that mean nothing, with the option's name.
+Raises ValueError for an invalid value, with the option's name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def metrics(words: str) -> list[str]:
 
 
 def percentiles(words: str) -> list[float]:
-    """The percentiles to show, in the order that was given."""
+    """The percentiles to show, in the given order."""
     try:
         numbers = [float(word) for word in words.split(",")]
     except ValueError:
@@ -51,7 +51,7 @@ def percentiles(words: str) -> list[float]:
 
 
 def slos(words: Sequence[str]) -> dict[str, float]:
-    """Of each metric that has one, the most milliseconds of a good request."""
+    """The limit in milliseconds of each metric that has an objective."""
     limits = {}
     for word in words:
         name, _, limit = word.partition(":")
@@ -65,7 +65,8 @@ def slos(words: Sequence[str]) -> dict[str, float]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """For argparse, which names the option itself: it raises ArgumentTypeError."""
+    """Parse a JSON object for argparse; raises ArgumentTypeError, to which argparse adds the
+    option's name."""
     value = json_value(text)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(

@@ -1,7 +1,7 @@
-"""``break-even``: from which length on a prompt's KV is carried faster than it is computed.
+"""``break-even``: the prompt length from which transferring KV is faster than computing it.
 
-For a model that lies here the prefill rate is measured; of a well-known one only the shape is
-needed, and the rate is given. The arithmetic is :mod:`mini_vllm.kv_transfer.economics`.
+For a local model the prefill rate is measured. For a well-known model only the shape is needed, and
+the rate is an option. The arithmetic is in :mod:`mini_vllm.kv_transfer.economics`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm import LLM
 
 BUNDLED = "storyteller"
-"""Of the well-known shapes the one that can be loaded, and measured, by its name."""
+"""The only well-known shape whose name can also be loaded and measured."""
 
 
 def add_break_even_options(command: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def by_shape() -> list[str]:
 
 
 def not_negative(text: str) -> float:
-    """Raises ArgumentTypeError for what is no finite number of 0 or more."""
+    """A finite number of at least 0. Raises ArgumentTypeError for anything else."""
     try:
         number = float(text)
     except ValueError:
@@ -84,14 +84,14 @@ def not_negative(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """Raises ArgumentTypeError for what is no finite number above 0."""
+    """A finite number above 0. Raises ArgumentTypeError for anything else."""
     if (number := not_negative(text)) == 0:
         raise argparse.ArgumentTypeError(f"it is {text!r}; it must be above 0")
     return number
 
 
 def read_link(text: str) -> tuple[str, float]:
-    """A link's name, and the bytes a second that it carries."""
+    """A link's name, and its bandwidth in bytes/s."""
     if text in LINKS:
         return text, LINKS[text]
     try:
@@ -104,11 +104,11 @@ def read_link(text: str) -> tuple[str, float]:
 
 
 def token_bytes(model: str, options: dict[str, Any]) -> int:
-    """Bytes of a token's KV: of a well-known shape, or of a model that lies here, as the engine's
-    options store it.
+    """The KV bytes of a token: of a well-known shape, or of a local model with the engine's
+    options.
 
     Raises:
-        ValueError: for options with a shape: there is no engine that would take them.
+        ValueError: for engine options with a well-known shape, which has no engine.
     """
     if model in by_shape():
         if options:
@@ -128,7 +128,7 @@ def token_bytes(model: str, options: dict[str, Any]) -> int:
 
 
 def measure_prefill(llm: LLM, num_tokens: int) -> float:
-    """Tokens a second at which the engine computes a prompt: the best of three."""
+    """The rate in tokens/s at which the engine computes a prompt: the best of three runs."""
     vocab_size = llm.engine.core.model_args.vocab_size
     params = SamplingParams(temperature=0, max_tokens=1)
     best = math.inf
@@ -152,7 +152,7 @@ def figures(
     num_tokens: int,
     fixed_seconds: float,
 ) -> dict[str, Any]:
-    """What is printed; ``break_even_tokens`` is None for a link that never pays."""
+    """The results to print; ``break_even_tokens`` is None if a transfer never pays."""
     rows = []
     for link, bandwidth in links:
         tokens = break_even_tokens(bytes_per_token, bandwidth, prefill_rate, fixed_seconds)
@@ -199,7 +199,7 @@ def as_text(found: dict[str, Any], is_measured: bool) -> str:
 
 
 def run_break_even(args: argparse.Namespace) -> int:
-    """When carrying a prompt's KV over a link beats computing it."""
+    """Print from which prompt length a transfer over each link is faster than computing."""
     if args.input_len < 1:
         raise ValueError(f"--input-len is {args.input_len}; it must be at least 1")
     if args.prefill_rate is None and args.model in by_shape():

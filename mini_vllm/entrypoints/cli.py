@@ -53,7 +53,7 @@ ELSEWHERE = {
     "bench sweep": "call bench serve once for each setting",
     "bench mm-processor": "send a server requests with images",
 }
-"""Commands of vLLM's that are not here, and what to do instead."""
+"""Commands of vLLM that are not supported, and what to do instead."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _one_word(argv: list[str]) -> list[str]:
-    """``bench serve`` and ``bench throughput`` as in vLLM; ``bench`` alone is the latter."""
+    """``bench serve`` and ``bench throughput`` as one word; ``bench`` alone means the latter."""
     if argv[:2] == ["bench", "serve"]:
         return ["bench-serve", *argv[2:]]
     if argv[:2] == ["bench", "throughput"]:
@@ -104,8 +104,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands.
 
     Args:
-        only: the command that is given. Options of the others are left out, for some of them need
-            modules that take time to import.
+        only: the given command. Options of the others are left out, because some of them need
+            modules that are slow to import.
     """
     script = Path(sys.argv[0]).name
     parser = CommandParser(
@@ -176,7 +176,7 @@ def _add_image_option(command: argparse.ArgumentParser) -> None:
 
 
 def _with_images(prompt: str, images: Sequence[Any]) -> Any:
-    """A prompt with its pictures, whose placeholders are put before it unless it has some."""
+    """A prompt with its pictures. Placeholders are put before it unless it already has some."""
     from mini_vllm.multimodal.chat import PLACE_IN_CHAT
     from mini_vllm.multimodal.processing import PLACEHOLDER
 
@@ -187,7 +187,7 @@ def _with_images(prompt: str, images: Sequence[Any]) -> Any:
 
 
 def _open_images(paths: Sequence[Path]) -> list[Any]:
-    """Raises ValueError or OSError for what cannot be opened."""
+    """Open images. Raises ValueError or OSError for a file that cannot be opened."""
     if not paths:
         return []
     from mini_vllm.multimodal.pictures import Image
@@ -202,10 +202,10 @@ def _positive(text: str) -> int:
 
 
 def run_generate(args: argparse.Namespace) -> int:
-    """Complete prompts; a single one is printed while it grows."""
+    """Complete prompts; the text of a single prompt is streamed."""
     from mini_vllm.observability.timeline import check_timeline_path, record_timeline
 
-    sampling_params_of(args, max_tokens=128)  # what is wrong is known before a model is loaded
+    sampling_params_of(args, max_tokens=128)  # raises errors before a model is loaded
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not prompts:
         raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
@@ -232,7 +232,7 @@ def run_generate(args: argparse.Namespace) -> int:
 def _print_stream(
     llm: LLM, prompt: PromptType, params: SamplingParams, loras: list[LoRARequest | None]
 ) -> RequestOutput:
-    """Print a completion as it grows; returns its final state."""
+    """Print a completion while it is generated; returns the final output."""
     printed = 0
     output = None
     for output in llm.stream(prompt, params, lora_request=loras):
@@ -333,16 +333,16 @@ def run_demo(args: argparse.Namespace) -> int:
 
     be_quiet()
     options = engine_options_of(args)
-    if "scheduler_cls" in options:  # others than the default may have to compute prompts whole
+    if "scheduler_cls" in options:  # other schedulers may need to compute prompts as a whole
         options.setdefault("max_num_batched_tokens", 512)
     return run(args.model, options)
 
 
 class Command(NamedTuple):
-    """A command: what it is for, what adds its options and what runs it.
+    """A command: its help text, the functions that add its options, and the function that runs it.
 
-    A name such as "info:run_info" stands for a function of a module beside this one, which is
-    imported when it is asked for: some of them take time to import.
+    A name such as "info:run_info" is a function in a module of this package. The module is imported
+    only when the command needs it, because some are slow to import.
     """
 
     about: str

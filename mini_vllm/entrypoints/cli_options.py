@@ -1,4 +1,4 @@
-"""The options of the command line that become an engine, adapters and sampling parameters."""
+"""The command-line options for the engine, adapters and sampling parameters."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SPECULATIVE_OPTIONS = {
     "spec_model": "model",
     "spec_tokens": "num_speculative_tokens",
 }
-"""Short options, and the key of ``--speculative-config`` that each stands for."""
+"""Short options, and the key of ``--speculative-config`` that each sets."""
 DEFAULT_MODEL = "storyteller"
 NO_OPTIONS = ("seed", "output_kind", "eos_token_ids")
-"""Sampling parameters that the command line has in another way, or the engine fills in."""
+"""Sampling parameters that are not options: they are set in another way."""
 MODELS = ", ".join((*NAMES, *SEEING, *INSTALLED))
-"""Models that are known by a name."""
+"""Models that have a short name."""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
-    """The options that were given, as keyword arguments; the model is passed on its own."""
+    """The given options as keyword arguments, without the model."""
     names = {field.name for section in sections for field in dataclasses.fields(section)}
     return {name: getattr(args, name) for name in names - {"model"} if hasattr(args, name)}
 
@@ -82,9 +82,9 @@ def load_llm(args: argparse.Namespace, **defaults: Any) -> LLM:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Let Python not look for circles of unused objects meanwhile.
+    """Switch Python's cyclic garbage collection off inside the `with` block.
 
-    What a start makes, modules and a model, stays: to look through it frees nothing.
+    The objects of a start, modules and a model, stay alive, so collections would free nothing.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -96,12 +96,12 @@ def no_collections() -> Iterator[None]:
 
 
 def say_start(model: str) -> None:
-    """Before torch is imported, which takes seconds."""
+    """Log the start, before torch is imported, which takes seconds."""
     logger.info("starting %s: libraries first", model)
 
 
 def engine_options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The engine's options that were given, and the class that ``--scheduler`` names."""
+    """The given options of the engine, with the class that ``--scheduler`` names."""
     options: dict[str, Any] = {"enable_lora": True} if args.lora_modules else {}
     options |= given_options(args)
     if (speculative := speculative_config_of(args)) is not None:

@@ -1,7 +1,7 @@
-"""Connections that must say what they want: uvicorn waits for ever for the head of a request.
+"""Connections with a time limit for the head of a request, for which uvicorn has none.
 
-One that sends a byte a minute, or none, costs a descriptor each; a few thousand of them, and no
-other client gets in. The head of a request is its first line and its headers.
+The head of a request is its first line and its headers. A client that sends it very slowly, or not
+at all, keeps a file descriptor open; a few thousand of these would keep all other clients out.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ with from_extra("serve", "the HTTP server"):
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 60.0
-"""How long the head of a request may take, from its first byte, or from a connection's begin."""
+"""Most seconds for the head of a request, from its first byte or the start of the connection."""
 
 _TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-"""An offer to go on in HTTP/2, as some clients make with their first request (Vert.x's). A server
-may ignore it, but httptools takes for granted that such a request has no body, and it is lost."""
+"""An offer to continue in HTTP/2, which some clients (Vert.x) send with their first request. A
+server may ignore it, but httptools assumes that such a request has no body, and drops the body."""
 
 _Auto: Any = AutoHTTPProtocol
 
 
 class PromptConnection(_Auto):
-    """uvicorn's own connection, with a limit in time and in size for the head of each request.
+    """uvicorn's connection with limits of time and size for the head of each request.
 
-    ``cycle`` is the request that is being answered; before its head is whole, it is the last one.
+    ``cycle`` is the current request, or the one before until the head is complete.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -75,14 +75,14 @@ class PromptConnection(_Auto):
             self._timer = None
 
     def _too_late(self) -> None:
-        if not self._num_bytes:  # it was opened in advance, and no client waits for an answer
+        if not self._num_bytes:  # opened in advance: no client waits for an answer
             self.transport.close()
             return
         text = f"the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
         self._refuse(text, HTTPStatus.REQUEST_TIMEOUT)
 
     def _refuse(self, text: str, status: HTTPStatus) -> None:
-        """Answer without a request, and hang up."""
+        """Send an error without a request, and close the connection."""
         if self.transport.is_closing():
             return
         body = orjson.dumps(APIError(text, status).body())

@@ -1,8 +1,8 @@
-"""The demo: a handful of chats under a KV pool that is too small for them.
+"""The demo: six chats with a KV pool that is too small for them.
 
-All chats share a long system message, so the first computes it in chunks and the others find it
-in the prefix cache. As their answers grow the pool runs out of blocks, and the scheduler preempts
-the youngest; it comes back, finds most of its tokens in the cache and goes on where it was.
+All chats share a long system message: the first computes it in chunks, and the others find it in
+the prefix cache. As the answers grow, the pool runs out of blocks, and the scheduler preempts the
+youngest request. When it is resumed, most of its tokens are still in the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUESTIONS = (
     "Tell me a story about a bear.",
 )
 SPARE_BLOCKS = 4
-"""Blocks beyond those that the prompts fill: far too few for the answers."""
+"""Blocks in addition to those of the prompts: too few for the answers."""
 
 COURSE = Path(__file__).parents[2] / "phases"
 """It lies beside the engine in a checkout; `pip` installs the engine alone."""
@@ -102,7 +102,7 @@ def _tight_pool(prompts: list[list[int]], block_size: int) -> int:
 
 
 def _events(records: list[dict[str, Any]], prompt_lens: Mapping[str, int]) -> Iterator[str]:
-    """The steps at which something worth seeing happens, one line each."""
+    """One line for each event: chunks, prefix cache hits, preemptions and resumptions."""
     preempted: set[str] = set()
     chunked: set[str] = set()
     for record in records:

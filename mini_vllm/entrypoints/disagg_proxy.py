@@ -1,15 +1,15 @@
-"""``python -m mini_vllm.entrypoints.disagg_proxy``: one door to prefill and decode servers.
+"""``python -m mini_vllm.entrypoints.disagg_proxy``: one address for prefill and decode servers.
 
 ::
 
-    client ──► proxy ──► prefill server: max_tokens 1, "others will go on with this"
-                 │  ◄── where its KV is held
+    client ──► proxy ──► prefill server: max_tokens 1, and "keep the KV for another server"
+                 │  ◄── where the KV is
                  └─────► decode server: the client's request, and where the KV is
-    client ◄────────────  its answer, passed through as it comes
+    client ◄────────────  its answer, forwarded as it arrives
 
-The token of the prefill server is thrown away: the decode server computes the prompt's last token
-once more and samples the first token itself. If a prefill server fails, the decode server gets
-the request without KV and computes all of it: the client sees an answer, only later.
+The token of the prefill server is dropped: the decode server computes the prompt's last token again
+and samples the first token itself. If a prefill server fails, the decode server gets the request
+without KV and computes the whole prompt: the client gets its answer later.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
 (NixlConnectorScheduler.request_finished) @ v0.22.1
@@ -46,11 +46,11 @@ logger = logging.getLogger(__name__)
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
 FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
-"""What a server may do to us; the last: it answers what is not JSON."""
+"""Errors of a request to a server; a ValueError is an answer that is not JSON."""
 ASIDE = aiohttp.ClientTimeout(total=5)
-"""Of questions beside a request, such as how long its prompt is."""
+"""The timeout of auxiliary requests, such as counting a prompt's tokens."""
 DOWN_SECONDS = 10.0
-"""For which a server that has failed is used only if all others have, too."""
+"""After a failure, a server is used for this time only if all others have failed, too."""
 
 
 @dataclass(slots=True)
@@ -59,11 +59,11 @@ class Worker:
 
     Attributes:
         url: without a path.
-        events: where it publishes its KV events, if it does.
-        queued_tokens: of prompts that it was sent and has not answered.
-        computing_tokens: of those, tokens that it must compute before it can answer.
-        running: requests that it answers, or will.
-        down_until: on the monotonic clock; it has failed lately.
+        events: the address of its KV events, if it publishes them.
+        queued_tokens: of prompts that were sent to it and are not answered yet.
+        computing_tokens: the part of these that it must compute before it can answer.
+        running: requests that were sent to it and are not complete.
+        down_until: on the monotonic clock: until then it counts as failed.
     """
 
     url: str
@@ -79,16 +79,16 @@ class Worker:
 
 @dataclass
 class Router:
-    """Decides which machine computes a prompt, and which goes on with it.
+    """Decides which server computes a prompt, and which one generates the answer.
 
     Args:
-        prefill: servers that compute prompts; none: the decode servers do all.
+        prefill: servers that compute prompts; none: the decode servers compute them.
         decode: servers that generate.
-        block_size: of all of them.
-        local_tokens: prompts shorter than this are not worth a transfer.
-        policy: decides instead of all this, if there is one.
-        promise: seconds to the first token and for each further one, for the policy.
-        kv_tokens: room for KV of a server, for the policy.
+        block_size: of all servers.
+        local_tokens: prompts shorter than this are computed by the decode server.
+        policy: if given, it decides instead.
+        promise: target seconds for the first token and for each further token, for the policy.
+        kv_tokens: KV capacity of a server in tokens, for the policy.
     """
 
     prefill: list[Worker]
@@ -101,8 +101,8 @@ class Router:
     kv_tokens: int = 16_384
 
     def place(self, token_ids: Sequence[int]) -> tuple[Worker | None, Worker | None]:
-        """The workers that compute a prompt (None: the other one) and answer it (None: ask
-        :meth:`choose_decode` when the prompt is computed)."""
+        """The workers that compute a prompt (None: the one that answers) and that answer it (None:
+        call :meth:`choose_decode` when the prompt is computed)."""
         if self.policy is None:
             return self.choose_prefill(token_ids), None
         views = [
@@ -114,7 +114,7 @@ class Router:
         return first, self.decode[found.decode]
 
     def _view(self, worker: Worker, token_ids: Sequence[int]) -> View:
-        """A server as a policy sees it: what the proxy has sent there, and its KV events."""
+        """A server's state for a policy, from the requests sent to it and its KV events."""
         assert self.policy is not None
         cached = self.index.score(worker.url, token_ids, self.block_size) * self.block_size
         waiting = worker.computing_tokens
@@ -123,7 +123,7 @@ class Router:
         return View(cached, seconds, worker.running, self.kv_tokens - held, held)
 
     def choose_prefill(self, token_ids: Sequence[int]) -> Worker | None:
-        """The server that is done with the prompt first; None: it stays with the decode server."""
+        """The server that will finish the prompt first; None: the decode server computes it."""
         if not self.prefill or len(token_ids) < self.local_tokens:
             return None
         return self._choose(self.prefill, token_ids)
@@ -140,7 +140,7 @@ class Router:
 
 
 def prefill_body(body: dict[str, Any]) -> dict[str, Any]:
-    """The request to a prefill server: one token, not streamed, and the KV is to be held."""
+    """The request to a prefill server: one token, not streamed, with the KV kept for a transfer."""
     asked = {key: value for key, value in body.items() if key != "stream_options"}
     asked |= {"stream": False, "max_tokens": 1, "n": 1}
     asked["kv_transfer_params"] = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -152,10 +152,10 @@ def prefill_body(body: dict[str, Any]) -> dict[str, Any]:
 
 
 class Proxy:
-    """Passes requests on.
+    """Forwards requests.
 
     Args:
-        timeout: seconds that a prefill server has for a prompt.
+        timeout: most seconds of a prefill server for a prompt.
     """
 
     def __init__(self, router: Router, timeout: float = 60.0) -> None:
@@ -166,7 +166,7 @@ class Proxy:
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         endless = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        unlimited = aiohttp.TCPConnector(limit=0)  # a stream that is open holds up no other
+        unlimited = aiohttp.TCPConnector(limit=0)  # open streams must not block other requests
         async with aiohttp.ClientSession(connector=unlimited, timeout=endless) as self.session:
             listeners = [
                 asyncio.create_task(self._listen(worker))
@@ -178,7 +178,7 @@ class Proxy:
                 listener.cancel()
 
     async def _listen(self, worker: Worker) -> None:
-        """Follow a server's events. After a gap nothing is known of it."""
+        """Follow a server's KV events. After a gap its cache is treated as unknown."""
         import msgspec.msgpack
         import zmq.asyncio
 
@@ -193,7 +193,7 @@ class Proxy:
                     _, number, content = frames
                     _, batch, *_ = msgspec.msgpack.decode(content)
                     events = [event_from_wire(event) for event in batch]
-                except Exception as error:  # of what it meant, nothing is known
+                except Exception as error:  # the change is unknown, so all is forgotten
                     logger.warning("%s sends events that cannot be read: %s", worker.events, error)
                     self.router.index.forget(worker.url)
                     continue
@@ -204,7 +204,7 @@ class Proxy:
                 self.router.index.apply(worker.url, events)
 
     async def serve(self, path: str, request: Request) -> Response:
-        """One request of a client, from door to door."""
+        """Handle one request of a client."""
         assert self.session is not None
         try:
             body = await request.json()
@@ -231,7 +231,7 @@ class Proxy:
         for _ in self.router.decode:
             try:
                 return await self._decode(second, path, body, headers, token_ids)
-            except aiohttp.ClientConnectorError as error:  # it has heard nothing: ask another
+            except aiohttp.ClientConnectorError as error:  # nothing was sent: try another server
                 refusal = _refused(502, f"{second.url} cannot be reached: {error}")
                 second.has_failed()
                 second = self.router.choose_decode(token_ids)
@@ -240,7 +240,7 @@ class Proxy:
     async def _prefill(
         self, worker: Worker, path: str, body: dict[str, Any], headers: dict[str, str]
     ) -> dict[str, Any] | Response | None:
-        """Where the KV is; a refusal of the client's request; or None if the server has failed."""
+        """Where the KV is; an error response for the client; or None if the server has failed."""
         assert self.session is not None
         try:
             async with self.session.post(
@@ -263,10 +263,10 @@ class Proxy:
         headers: dict[str, str],
         token_ids: Sequence[int],
     ) -> Response:
-        """The decode server's answer, passed through as it comes.
+        """The decode server's answer, forwarded as it arrives.
 
         Raises:
-            aiohttp.ClientConnectorError: if it is not there.
+            aiohttp.ClientConnectorError: if the server cannot be reached.
         """
         assert self.session is not None
         computes = 0 if body.get("kv_transfer_params") else len(token_ids)
@@ -290,7 +290,7 @@ class Proxy:
         return PassedOn(answer, done)
 
     async def _tokenize(self, body: dict[str, Any], headers: dict[str, str]) -> list[int]:
-        """A prompt's tokens, to know its length and where its beginning is; none if unknown."""
+        """A prompt's tokens, for its length and its cached prefix; empty if they are unknown."""
         assert self.session is not None
         prompt = body.get("prompt")
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
@@ -305,9 +305,9 @@ class Proxy:
 
 
 class PassedOn(StreamingResponse):
-    """A server's answer, piece by piece; ``done`` is called however it ends.
+    """A server's answer, piece by piece; ``done`` is always called at its end.
 
-    Also if it never begins: a client may be gone before the first piece is asked for.
+    It is also called if the client disconnects before the first piece.
     """
 
     def __init__(self, answer: aiohttp.ClientResponse, done: Callable[[], None]) -> None:
@@ -320,7 +320,7 @@ class PassedOn(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self.done()
-            self.answer.close()  # a client that has gone ends its request
+            self.answer.close()  # ends the server's request if the client has disconnected
 
 
 JSON = "application/json"
@@ -335,7 +335,7 @@ def _refused(status: int, message: str) -> Response:
 
 
 def _has_many_prompts(body: dict[str, Any]) -> bool:
-    """Whether several prompts share the request: there is one place to say where KV is held."""
+    """Whether the request has several prompts; `kv_transfer_params` can describe only one."""
     prompt = body.get("prompt")
     return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
 
@@ -373,7 +373,7 @@ def make_app(proxy: Proxy) -> FastAPI:
 
 
 def parse_worker(text: str) -> Worker:
-    """``URL`` or ``URL,EVENTS``. Raises ArgumentTypeError for what is neither."""
+    """Parse ``URL`` or ``URL,EVENTS``. Raises ArgumentTypeError for anything else."""
     url, _, events = text.partition(",")
     if not url.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(
@@ -390,7 +390,7 @@ def make_policy(name: str | None, prices: Path | None) -> FleetPolicy | None:
     """The policy of that name or file, with these prices.
 
     Raises:
-        ValueError: there is no such policy, or the file holds no prices.
+        ValueError: if there is no such policy, or the file is not a file of prices.
     """
     if name is None:
         return None

@@ -205,8 +205,8 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
 
 
 def misspelt_entries(config: Mapping[str, Any]) -> dict[str, str]:
-    """Entries of a `config.json` that look like a misspelt entry: the family does not read them, but
-    reads one with a similar name that is missing. Maps each to that name.
+    """Entries of a `config.json` that look like a misspelt entry: the family does not read them,
+    but reads one with a similar name that is missing. Maps each to that name.
 
     vLLM and transformers accept any entry silently, because a file may have more than is read.
     """

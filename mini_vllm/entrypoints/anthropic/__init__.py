@@ -1,3 +1,3 @@
-"""Anthropic's HTTP interface, as vLLM speaks it."""
+"""Anthropic's HTTP interface, as vLLM implements it."""
 
-import mini_vllm.entrypoints.openai  # noqa: F401  its packages are needed here, too
+import mini_vllm.entrypoints.openai  # noqa: F401  checks that the packages are installed

@@ -1,4 +1,4 @@
-"""What a request to ``/v1/messages`` means as a chat: blocks become messages.
+"""Convert a request to ``/v1/messages`` into a chat request: blocks become messages.
 
 ::
 
@@ -27,19 +27,19 @@ from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, refuse_
 from mini_vllm.errors import show
 
 BILLING = "x-anthropic-billing-header"
-"""How a block begins that some agents put before their system prompt: it is another one in each
-request, and no prefix of a prompt would be found again."""
+"""The prefix of a block that some agents put before their system prompt. It differs in each request
+and is removed, because otherwise no prompt would share a cached prefix with another."""
 THINKING = ("enabled", "adaptive", "disabled")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_of(request: CountTokensRequest) -> ChatCompletionRequest:
-    """The same wish as a chat.
+    """The request as a chat request.
 
-    An assistant's message at the end is the beginning of the answer, which goes on with it.
+    A last message of the assistant is the start of the answer, which the model continues.
 
     Raises:
-        APIError: for blocks that this server cannot read, and tools that are not the caller's own.
+        APIError: for blocks that this server does not support, and for Anthropic's own tools.
     """
     refuse_fields(request, REFUSED)
     _check_edits(request.context_management or {})
@@ -90,8 +90,8 @@ def _system(system: str | Sequence[Block] | None) -> list[str]:
 
 
 def _orders(place: str, message: Block) -> list[str]:
-    """What the system says between the turns, as coding agents send it. It is said first, with the
-    rest: templates know one system message, at the beginning, and models were trained so."""
+    """The text of a system message between the turns, as coding agents send it. It is added to the
+    first system message, because templates and models expect only one, at the start."""
     content = message.get("content")
     if isinstance(content, str):
         return [content]
@@ -100,7 +100,7 @@ def _orders(place: str, message: Block) -> list[str]:
 
 
 def _check_edits(management: Block) -> None:
-    """Thoughts of earlier turns may be cleared: chat templates leave them out. Nothing else is."""
+    """Accept only edits that clear the reasoning of earlier turns, which chat templates drop."""
     edits = management.get("edits") or []
     for edit in edits if isinstance(edits, list) else [edits]:
         kind = edit.get("type") if isinstance(edit, dict) else edit
@@ -113,7 +113,7 @@ def _check_edits(management: Block) -> None:
 
 
 def _template_kwargs(request: CountTokensRequest) -> dict[str, Any] | None:
-    """What the caller says of thinking, as chat templates call it; its budget is not looked at."""
+    """`thinking` as an argument of the chat template; its budget is ignored."""
     if request.thinking is None:
         return request.chat_template_kwargs
     kind = request.thinking.get("type")
@@ -126,7 +126,7 @@ def _template_kwargs(request: CountTokensRequest) -> dict[str, Any] | None:
 
 
 def _output(config: Block) -> dict[str, Any]:
-    """The form of the text, and how much the model may think, as a chat asks for both."""
+    """`output_config` as the chat's `response_format` and `reasoning_effort`."""
     chat: dict[str, Any] = {}
     if config.get("effort") is not None:
         chat["reasoning_effort"] = _field("output_config", config, "effort")
@@ -147,7 +147,7 @@ def _output(config: Block) -> dict[str, Any]:
 
 
 def _messages(place: str, message: Block) -> list[dict[str, Any]]:
-    """A message as one or several: results of tools are messages of their own, and come first."""
+    """A message as one or several: tool results become separate messages, and come first."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
         raise APIError(
@@ -162,7 +162,7 @@ def _messages(place: str, message: Block) -> list[dict[str, Any]]:
 
 
 class _Blocks:
-    """The blocks of one message, sorted by what a chat has them in."""
+    """The blocks of one message, sorted by the fields of a chat message."""
 
     def __init__(self) -> None:
         self.parts: list[dict[str, Any]] = []
@@ -205,7 +205,7 @@ class _Blocks:
         self.parts.append(_image(place, block))
 
     def take_document(self, place: str, block: Block) -> None:
-        """A text with its title and context before it; or the blocks that it is made of."""
+        """A text document with its title and context before it, or the blocks of its content."""
         source: Any = block.get("source")
         kind = source.get("type") if isinstance(source, dict) else None
         if kind not in ("text", "content"):
@@ -232,7 +232,7 @@ class _Blocks:
         self.thought += _field(place, block, "thinking")
 
     def pass_over(self, place: str, block: Block) -> None:
-        """Of a redacted thought nothing can be read; clients send back what they were sent."""
+        """Ignore redacted thinking, which clients send back, because it cannot be read."""
 
     def take_call(self, place: str, block: Block) -> None:
         arguments = block.get("input")
@@ -267,7 +267,7 @@ READERS: dict[str, tuple[str, Callable[[_Blocks, str, Block], None]]] = {
     "thinking": ("assistant", _Blocks.take_thinking),
     "redacted_thinking": ("assistant", _Blocks.pass_over),
 }
-"""Kinds of blocks, by the role of their message, and the function that reads each."""
+"""For each type of block the role of its message, and the method that reads it."""
 
 
 def _image(place: str, block: Block) -> dict[str, Any]:

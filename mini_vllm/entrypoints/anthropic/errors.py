@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape, for all that can go wrong below ``/v1/messages``.
+"""Errors in Anthropic's format, for all routes below ``/v1/messages``.
 
 ::
 
@@ -24,7 +24,7 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""Anthropic's names by status; other mistakes of the client are an "invalid_request_error"."""
+"""Anthropic's error types by status; other 4xx errors are an "invalid_request_error"."""
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def error_body(status: int, message: str) -> dict[str, Any]:
 
 
 class AnthropicErrors:
-    """Writes errors below ``/v1/messages`` anew, whichever layer they come from."""
+    """Converts all errors below ``/v1/messages``, from any layer, to Anthropic's format."""
 
     def __init__(self, app: ASGIApp, root_path: str = "") -> None:
         self.app, self.path = app, root_path + PATH
@@ -65,7 +65,7 @@ class AnthropicErrors:
 
 
 def _translated(status: int, body: bytes) -> bytes:
-    """The body of an error; one that is not of this server's shape stays."""
+    """The body of an error in Anthropic's format; a body in an unknown format is not changed."""
     try:
         message = orjson.loads(body)["error"]["message"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -6,7 +6,7 @@
     event: ping
     event: content_block_start    {"index": 0, "content_block": {"type": "text", "text": ""}}
     event: content_block_delta    {"index": 0, "delta": {"type": "text_delta", "text": "I lo"}}
-    event: content_block_stop     {"index": 0}           then the next block: each ends first
+    event: content_block_stop     {"index": 0}           a block ends before the next one begins
     event: message_delta          why it ended, and the answer's tokens
     event: message_stop
 
@@ -46,13 +46,13 @@ DELTAS = {
     "reasoning": ("thinking_delta", "thinking"),
     "function_call": ("input_json_delta", "partial_json"),
 }
-"""Of an item: the kind of its deltas, and what its text is called in them."""
+"""For each type of item the type of its deltas, and the name of their text field."""
 
 
 async def create_messages(
     state: ServerState, request: MessagesRequest, headers: Headers
 ) -> Response:
-    """``POST /v1/messages``: everything that can be refused is refused before the first event."""
+    """``POST /v1/messages``. All checks are made before the first event is sent."""
     lora = state.check_model(request.model)
     state.check_alive()
     chat = chat_of(request)
@@ -79,7 +79,7 @@ async def create_messages(
 async def count_tokens(
     state: ServerState, request: CountTokensRequest, headers: Headers
 ) -> Response:
-    """``POST /v1/messages/count_tokens``: how long a prompt is, without asking the model.
+    """``POST /v1/messages/count_tokens``: the length of a prompt, without running the model.
 
     Source: vllm/entrypoints/anthropic/serving.py#L811-L839
     (AnthropicServingMessages.count_tokens) @ v0.22.1
@@ -93,7 +93,7 @@ async def count_tokens(
 
 
 class _Message:
-    """An answer while it grows."""
+    """An answer that is being generated."""
 
     def __init__(self, answer: ChatAnswer) -> None:
         self.answer, self.output = answer, Output(answer.parser())
@@ -102,7 +102,7 @@ class _Message:
         self.stop_sequence: str | None = None
 
     def take(self, completion: CompletionOutput) -> Iterator[tuple[int, str]]:
-        """The pieces that an output brings: the place of a block, and what is added to it."""
+        """The new pieces of an output: the index of a block, and the text that is added to it."""
         self.num_tokens += len(completion.token_ids)
         is_last = completion.finish_reason is not None
         yield from self.output.read(completion.text, is_last)
@@ -110,9 +110,9 @@ class _Message:
             self._end(completion)
 
     def _end(self, completion: CompletionOutput) -> None:
-        """A text that ends by itself, at one of the caller's strings, or with calls.
+        """Set the stop reason: the end of the turn, a stop sequence, the limit, or tool calls.
 
-        A call that the caller has named ends the turn, too: OpenAI calls that "stop".
+        For a call of a named tool OpenAI's reason is "stop", Anthropic's is "tool_use".
         """
         reason, calls = completion.finish_reason, self.output.parser.calls
         if reason == "stop" and isinstance(completion.stop_reason, str):
@@ -125,8 +125,7 @@ class _Message:
         self.stop_reason = STOP_REASONS.get(str(reason), ended)
 
     def usage(self) -> dict[str, int]:
-        """Of a prompt's tokens those that were cached are counted beside the others, if the server
-        tells of them at all."""
+        """The usage. Cached prompt tokens are counted separately, if the server reports them."""
         live, state = self.answer.stream.live, self.answer.state
         num_prompt, usage = len(live.prompt_token_ids), {}
         if state.enable_prompt_tokens_details:
@@ -135,7 +134,7 @@ class _Message:
         return {"input_tokens": num_prompt, "output_tokens": self.num_tokens, **usage}
 
     def body(self) -> dict[str, Any]:
-        """The message as it stands."""
+        """The message as far as it is generated."""
         return {
             "id": self.answer.id,
             "type": "message",
@@ -149,7 +148,7 @@ class _Message:
 
 
 def block_of(item: Item) -> dict[str, Any]:
-    """A whole item as a block. Of a call that was cut, the input is {}."""
+    """A whole item as a block. The input of a truncated call is {}."""
     if item["type"] == "function_call":
         return _empty_block(item) | {"input": _object(item["arguments"])}
     name, text = DELTAS[item["type"]][1], item["content"][0]["text"]
@@ -158,7 +157,7 @@ def block_of(item: Item) -> dict[str, Any]:
 
 
 def _empty_block(item: Item) -> dict[str, Any]:
-    """An item as a block in which nothing stands yet."""
+    """An item as a block without content."""
     if item["type"] == "function_call":
         return {"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": {}}
     name = DELTAS[item["type"]][1]
@@ -166,12 +165,12 @@ def _empty_block(item: Item) -> dict[str, Any]:
 
 
 def _is_empty(item: Item) -> bool:
-    """Whether it stands for an answer without a text; such a one has no block."""
+    """Whether it is a message without text, which has no block."""
     return item["type"] == "message" and not item["content"][0]["text"]
 
 
 def _signature(item: Item) -> str:
-    """Clients send a thought back only with one; it is not checked here."""
+    """A signature, without which clients do not send thinking back; it is never checked."""
     return str(item["id"])
 
 
@@ -191,7 +190,7 @@ def event(kind: str, **more: Any) -> bytes:
 
 
 async def _stream(message: _Message) -> AsyncIterator[bytes]:
-    """The events of a streamed answer. What goes wrong on the way is an event, too."""
+    """The events of a streamed answer. An error after the start is an event, too."""
     state, has_begun = message.answer.state, False
     writer = _BlockWriter(message.output)
     try:
@@ -219,7 +218,7 @@ async def _stream(message: _Message) -> AsyncIterator[bytes]:
 
 
 class _BlockWriter:
-    """Writes items as blocks; only the last one is open."""
+    """Writes items as blocks, of which only the last one is open."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -238,7 +237,7 @@ class _BlockWriter:
             yield event("content_block_delta", index=place, delta={"type": kind, name: piece})
 
     def close(self) -> Iterator[bytes]:
-        """End the block that is open, if one is."""
+        """End the open block, if there is one."""
         place = self.num_begun - 1
         if place < 0:
             return

@@ -18,7 +18,7 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "output_format": ("send output_config={'format': ...}", NOTHING),
     "compaction": ("send fewer messages", NOTHING),
 }
-"""Anthropic's fields that would change the answer, and that this server has nothing for."""
+"""Anthropic's fields that would change the answer but are not supported."""
 
 
 class CountTokensRequest(Lenient):
