@@ -299,7 +299,8 @@ class SamplingParams(_Checked):
         if self.eos_token_ids is not None:
             self.eos_token_ids = check_token_ids("eos_token_ids", self.eos_token_ids)
         if self.logprob_token_ids is not None:
-            self.logprob_token_ids = check_token_ids("logprob_token_ids", self.logprob_token_ids)
+            named = check_token_ids("logprob_token_ids", self.logprob_token_ids)
+            self.logprob_token_ids = named or None
         if self.skip_reading_prefix_cache is None:  # they need the logits of every prompt token
             self.skip_reading_prefix_cache = self.prompt_logprobs is not None
         if not isinstance(self.skip_reading_prefix_cache, bool):

@@ -52,6 +52,8 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    routed_experts = lora_request = None
+    """vLLM's, which are not told here: the adapter stands in :class:`RequestOutput`."""
 
     @property
     def finished(self) -> bool:
@@ -87,6 +89,21 @@ class RequestMetrics:
     first_token_time: float | None = None
     finished_time: float | None = None
     num_preemptions: int = 0
+
+    @property
+    def first_token_ts(self) -> float | None:
+        """vLLM's name of ``first_token_time``."""
+        return self.first_token_time
+
+    @property
+    def last_token_ts(self) -> float | None:
+        """vLLM's name of ``finished_time``: a request ends with its last token."""
+        return self.finished_time
+
+    @property
+    def first_token_latency(self) -> float | None:
+        """vLLM's name of :attr:`time_to_first_token`."""
+        return self.time_to_first_token
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -138,6 +155,8 @@ class RequestOutput:
     kv_transfer_params: dict[str, Any] | None = None
     pooled: Any = None
     failure: RequestFailure | None = None
+    encoder_prompt = encoder_prompt_token_ids = None
+    """vLLM's, of models with an encoder of texts, which are not here."""
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output of the same request into this one, which was not read yet.

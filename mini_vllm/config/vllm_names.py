@@ -7,11 +7,14 @@ error. `docs/api.md` shows all lists.
 
 from __future__ import annotations
 
+import functools
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
+
+from mini_vllm.errors import show
 
 _TABLE: dict[str, Any] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
@@ -32,6 +35,11 @@ SECTION_KEYS: dict[str, dict[str, tuple[str, tuple[Any, ...]]]] = {
     for section, keys in _TABLE["section_keys"].items()
 }
 """Keys of vLLM's sections that are not here: why, and the values that ask for what is so anyway."""
+ARGUMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    name: (why, tuple(values)) for name, (why, *values) in _TABLE["arguments"].items()
+}
+"""Arguments of vLLM's methods that are not here: what to do instead, and the values that ask for
+what is so anyway."""
 REFUSED: dict[str, str] = _TABLE["refused"]
 """Refused by name; what to do instead."""
 GROUPS: dict[str, str] = _TABLE["refused_patterns"]
@@ -58,6 +66,34 @@ def why_not(name: str) -> str | None:
     if name in REFUSED:
         return REFUSED[name]
     return next((why for pattern, why in GROUPS.items() if fnmatchcase(name, pattern)), None)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_arguments(*names: str) -> Callable[[F], F]:
+    """For a method that has not all arguments of vLLM's: these may be given by name all the same.
+
+    One that asks for nothing is dropped; another is refused with what to do instead. Type checkers
+    see the method's own arguments only, so they tell of both.
+    """
+
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in names:
+                why, as_it_is = ARGUMENTS[name]
+                value = kwargs.pop(name, None)
+                if not asks_for_nothing(value, as_it_is):
+                    raise TypeError(
+                        f"{method.__qualname__}() got {name}={show(value)}, which is vLLM's and "
+                        f"not supported: {why}"
+                    )
+            return method(*args, **kwargs)
+
+        return cast(F, call)
+
+    return decorate
 
 
 def refuse(owner: object, name: str) -> NoReturn:

@@ -9,11 +9,12 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.options import add_engine_options, given_options
+from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.errors import show
@@ -21,7 +22,32 @@ from mini_vllm.errors import show
 __all__ = ["AsyncEngineArgs", "EngineArgs"]
 
 
-class EngineArgs:
+class _OptionsAsAttributes:
+    """Scripts read and set vLLM's arguments one by one: ``engine_args.max_num_seqs = 4``."""
+
+    options: EngineOptions
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """An option that was given; None if it was not, for then the engine decides."""
+            options = {} if name.startswith("_") else self.__dict__.get("options", {})
+            if name in options:
+                return options[name]
+            if name in EngineOptions.__annotations__:
+                return None
+            refuse(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """One of the engine's options is checked with the others when the engine is made."""
+            is_own = name in self.__dict__ or "options" not in self.__dict__
+            if is_own or hasattr(type(self), name):
+                super().__setattr__(name, value)
+            else:
+                self.options[name] = value
+
+
+class EngineArgs(_OptionsAsAttributes):
     """What :class:`~.llm_engine.LLMEngine` starts with: ``EngineArgs("storyteller", seed=1)``.
 
     Args:
@@ -43,9 +69,10 @@ class EngineArgs:
         disable_log_stats: bool = True,
         **options: Unpack[EngineOptions],
     ) -> None:
-        self.model, self.skip_tokenizer_init, self.options = model, skip_tokenizer_init, options
+        self.model, self.skip_tokenizer_init = model, skip_tokenizer_init
         self.profiler_config, self.scheduler_cls = profiler_config, scheduler_cls
         self.disable_log_stats = disable_log_stats
+        self.options = options  # the last: what is set from now on is one of them
 
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
@@ -69,7 +96,7 @@ class EngineArgs:
 
 
 @dataclass
-class AsyncEngineArgs:
+class AsyncEngineArgs(_OptionsAsAttributes):
     """What `AsyncLLM` starts with: ``AsyncEngineArgs("storyteller", max_num_seqs=64)``.
 
     Args:

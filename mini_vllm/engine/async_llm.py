@@ -22,7 +22,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.config.vllm_names import with_arguments
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
@@ -161,7 +162,9 @@ class AsyncLLM(OnlinePooling, EngineControls):
         self._handler: asyncio.Task[None] | None = None
 
     @classmethod
-    def from_engine_args(cls, args: AsyncEngineArgs) -> AsyncLLM:
+    @with_arguments("usage_context", "stat_loggers", "start_engine_loop")
+    def from_engine_args(cls, engine_args: AsyncEngineArgs) -> AsyncLLM:
+        args = engine_args
         if not isinstance(args, AsyncEngineArgs):
             raise TypeError(
                 f"engine_args is {show(args)}; pass AsyncEngineArgs, such as "
@@ -181,6 +184,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
         )
 
     @classmethod
+    @with_arguments("usage_context", "stat_loggers", "start_engine_loop")
     def from_vllm_config(
         cls,
         vllm_config: EngineConfig,
@@ -210,6 +214,10 @@ class AsyncLLM(OnlinePooling, EngineControls):
 
     # ------------------------------------------------------------------ one request
 
+    @with_arguments(
+        "tokenization_kwargs", "trace_headers", "prompt_text", "reasoning_ended",
+        "reasoning_parser_kwargs",
+    )  # fmt: skip
     async def generate(
         self,
         prompt: PromptType,
@@ -409,6 +417,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
             return await asyncio.to_thread(self.input_processor.tokenize, prompt)
         return self.input_processor.tokenize(prompt)
 
+    @with_arguments("internal")
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End every request that its callers named so; their iterators end with "abort".
 
@@ -528,6 +537,16 @@ class AsyncLLM(OnlinePooling, EngineControls):
         self.client.fail_calls(error)
 
     # ------------------------------------------------------------------ the engine as a whole
+
+    @property
+    def vllm_config(self) -> EngineConfig:
+        """vLLM's name of ``config``."""
+        return self.config
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """With the ``max_model_len`` that the engine has settled."""
+        return self.config.model
 
     @property
     def errored(self) -> bool:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mini_vllm.config.vllm_names import refuse
+from mini_vllm.config.vllm_names import refuse, with_arguments
 from mini_vllm.engine.control_checks import (
     SLEEP_TAGS,
     check_reset,
@@ -19,6 +19,7 @@ from mini_vllm.engine.control_checks import (
     check_sleep,
     check_tags,
 )
+from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.errors import bad_value, show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.log_line import LogLine
@@ -37,6 +38,7 @@ class EngineControls(ABC):
     """
 
     tokenizer: Any
+    input_processor: InputProcessor
     stats: ServiceStats
     log_line: LogLine
     profiler_config: Mapping[str, Any]
@@ -70,7 +72,8 @@ class EngineControls(ABC):
         return self.tokenizer
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        return ("generate",)
+        """What the model does: ("generate",), or the tasks of a pooling model."""
+        return self.input_processor.tasks
 
     async def is_tracing_enabled(self) -> bool:
         return False
@@ -85,6 +88,7 @@ class EngineControls(ABC):
 
     # ------------------------------------------------------------------ pausing
 
+    @with_arguments("wait_for_inflight_requests")
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
         """See :meth:`~mini_vllm.engine.clients.core_proc.EngineCoreProc.pause_generation`.
 

@@ -91,6 +91,11 @@ class InputProcessor:
         made.use_processors(config.model.logits_processors)
         return made
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What the model can be asked for, in vLLM's words."""
+        return ("generate",) if self.pooling is None else self.pooling.tasks
+
     def use_processors(self, given: Sequence[str | type] | None) -> None:
         """Have logits processors of a user's own look at every request's parameters first."""
         if given:

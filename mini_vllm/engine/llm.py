@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
+from mini_vllm.config import ModelConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_at_least
-from mini_vllm.config.vllm_names import refuse
+from mini_vllm.config.vllm_names import refuse, with_arguments
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -125,6 +126,11 @@ class LLM(OfflinePooling):
         return self.engine
 
     @property
+    def model_config(self) -> ModelConfig:
+        """With the ``max_model_len`` that the engine has settled."""
+        return self.config.model
+
+    @property
     def tokenizer(self) -> Any:
         return self.engine.tokenizer
 
@@ -135,6 +141,7 @@ class LLM(OfflinePooling):
         """
         return SamplingParams(**self.default_sampling_params)
 
+    @with_arguments("tokenization_kwargs", "mm_processor_kwargs")
     def generate(
         self,
         prompts: Prompts,
@@ -191,6 +198,7 @@ class LLM(OfflinePooling):
         finally:
             self.engine.abort_requests(ids)
 
+    @with_arguments("tokenization_kwargs")
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
@@ -374,6 +382,7 @@ class LLM(OfflinePooling):
         """End the engine and its workers now. Left alone, they end with this object."""
         self.engine.shutdown()
 
+    @with_arguments("tokenization_kwargs", "mm_processor_kwargs")
     def enqueue(
         self,
         prompts: Prompts,
@@ -397,11 +406,27 @@ class LLM(OfflinePooling):
         self._enqueued += outputs
         return ids
 
-    def wait_for_completion(self, *, use_tqdm: Progress = True) -> list[RequestOutput]:
+    def wait_for_completion(
+        self,
+        output_type: type[Any] | tuple[type[Any], ...] | None = None,
+        *,
+        use_tqdm: Progress = True,
+    ) -> list[RequestOutput]:
         """Run what :meth:`enqueue` has queued; the outputs, in the order of their arrival.
+
+        Args:
+            output_type: vLLM's; what is enqueued has a :class:`RequestOutput`.
+
+        Raises:
+            TypeError: for another type. What is queued stays so.
 
         Source: vllm/entrypoints/llm.py#L547-L568 (LLM.wait_for_completion) @ v0.22.1
         """
+        if not issubclass(RequestOutput, output_type or RequestOutput):
+            raise TypeError(
+                f"output_type is {show(output_type)}; what enqueue() has queued has RequestOutput; "
+                "call encode() for a pooling model"
+            )
         outputs, self._enqueued = self._enqueued, []
         try:
             self._complete(outputs, use_tqdm)
@@ -508,7 +533,12 @@ class LLM(OfflinePooling):
             ids.append(request_id)
             try:
                 output = self.engine.add_request(
-                    request_id, prompt, one_params, one_priority, stream, lora
+                    request_id,
+                    prompt,
+                    one_params,
+                    lora_request=lora,
+                    priority=one_priority,
+                    stream=stream,
                 )
             except ValueError as error:
                 errors.append(error)

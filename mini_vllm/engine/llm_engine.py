@@ -8,14 +8,17 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.config.vllm_names import refuse, with_arguments
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerStats
 from mini_vllm.engine.clients.client import EngineClient, InprocClient
 from mini_vllm.engine.clients.dp_client import DataParallelClient
+from mini_vllm.engine.collector import OutputCutter
+from mini_vllm.engine.control_checks import check_seconds
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.log_stats import LogStats
@@ -32,7 +35,7 @@ from mini_vllm.outputs import RequestOutput
 from mini_vllm.policies import scheduler_class
 from mini_vllm.pooling_outputs import PoolingRequestOutput
 from mini_vllm.pooling_params import PoolingParams
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.spec_decode.metrics import SpecDecodingStats, metrics_of
 
 if TYPE_CHECKING:
@@ -72,9 +75,19 @@ class LLMEngine(OfflineControls):
         images = self.core.image_processor
         self.input_processor = InputProcessor.of(self.config, tokenizer, model, images)
         self.output_processor = OutputProcessor(tokenizer)
+        self._cutters: dict[str, OutputCutter] = {}
+        """Of requests whose steps tell what their ``output_kind`` asks for, by id."""
+        self._untold: list[RequestOutput] = []
+        """What the step under way is to return."""
         self.stats = self._new_stats()
         self.log_stats = LogStats(config) if log_stats else None
         self.client.observers.append(lambda *step: self.stats.record_step(*step))
+
+    if not TYPE_CHECKING:  # a type checker tells a name that is not here by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Only for names that are not here: those of vLLM's are refused with what to do."""
+            refuse(self, name)
 
     @property
     def vllm_config(self) -> EngineConfig:
@@ -87,7 +100,8 @@ class LLMEngine(OfflineControls):
         return self.config.model
 
     @classmethod
-    def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
+    @with_arguments("usage_context", "stat_loggers", "enable_multiprocessing")
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
         """For scripts that step the engine themselves.
 
         Example::
@@ -100,40 +114,54 @@ class LLMEngine(OfflineControls):
 
         Source: vllm/v1/engine/llm_engine.py#L151-L177 (LLMEngine.from_engine_args) @ v0.22.1
         """
-        config = args.create_engine_config()
+        config = engine_args.create_engine_config()
         folder = config.model.tokenizer or config.model.model
-        tokenizer = None if args.skip_tokenizer_init else load_lazy_tokenizer(folder)
+        tokenizer = None if engine_args.skip_tokenizer_init else load_lazy_tokenizer(folder)
         return cls(
             config,
             tokenizer,
-            scheduler_cls=scheduler_class(args.scheduler_cls),
-            log_stats=not args.disable_log_stats,
-            profiler_config=args.profiler_config,
+            scheduler_cls=scheduler_class(engine_args.scheduler_cls),
+            log_stats=not engine_args.disable_log_stats,
+            profiler_config=engine_args.profiler_config,
         )
 
+    @with_arguments("tokenization_kwargs", "trace_headers", "prompt_text")
     def add_request(
         self,
         request_id: str,
         prompt: PromptType,
         params: SamplingParams | PoolingParams,
-        priority: int = 0,
-        stream: bool = True,
+        arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
+        *,
+        priority: int = 0,
+        stream: bool | None = None,
     ) -> RequestOutput:
         """Queue a prompt; with ``params.n > 1``, one request for each completion.
 
         Args:
-            stream: keep the text up to date at every step, not only at the end.
+            arrival_time: by ``time.time()``; None: now.
             lora_request: the adapter to use; None: the base.
+            stream: None: each step returns a new output for the request, as ``params.output_kind``
+                says. Else steps return the object that is returned here, and keep its text up to
+                date at every step (True), or write it at the end only (False).
 
         Returns:
             The output object that later steps fill.
 
         Raises:
             ValueError: if the prompt or its parameters can never be served. Nothing is queued.
+
+        Source: vllm/v1/engine/llm_engine.py#L210-L272 (LLMEngine.add_request) @ v0.22.1
         """
+        now = time.monotonic()
+        if arrival_time is not None:
+            check_seconds("arrival_time", arrival_time)
+            now += arrival_time - time.time()
         try:
-            return self._add_request(request_id, prompt, params, priority, stream, lora_request)
+            return self._add_request(
+                request_id, prompt, params, priority, stream, lora_request, now
+            )
         except BaseException:
             if self.config.kv_transfer is not None and isinstance(params, SamplingParams):
                 told = (params.extra_args or {}).get("kv_transfer_params")
@@ -146,10 +174,10 @@ class LLMEngine(OfflineControls):
         prompt: PromptType,
         params: SamplingParams | PoolingParams,
         priority: int,
-        stream: bool,
+        stream: bool | None,
         lora_request: LoRARequest | None,
+        arrival_time: float,
     ) -> RequestOutput:
-        arrival_time = time.monotonic()
         token_ids, images = self.input_processor.preprocess(prompt)
         self.core.limits.check(token_ids)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
@@ -169,7 +197,15 @@ class LLMEngine(OfflineControls):
                 lora_request=lora_request,
                 mm_features=images,
             )
-            self.output_processor.add_requests(requests, output, stream)
+            reads_text = params.output_kind != RequestOutputKind.FINAL_ONLY
+            self.output_processor.add_requests(
+                requests, output, reads_text if stream is None else stream
+            )
+            if stream is None:
+                cutter = self._cutters[request_id] = OutputCutter(
+                    output, request_id, params.output_kind
+                )
+                cutter.expect(len(requests))
             if self.log_stats is not None:
                 self.log_stats.requests_added(requests)
             for request in requests:
@@ -178,13 +214,15 @@ class LLMEngine(OfflineControls):
         except BaseException:  # refused, or Ctrl-C: all or nothing
             self.input_processor.num_requests = num_requests
             if forgotten := self.output_processor.forget(output):
+                self._cutters.pop(request_id, None)
                 if self.log_stats is not None:
                     self.log_stats.requests_forgotten(forgotten)
                 self.client.abort_requests(forgotten)
             raise
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns the outputs that it changed.
+        """Run one step; returns the outputs that it changed, or of each what is to be told of it:
+        see ``stream`` of :meth:`add_request`.
 
         Of a pooling model they are :class:`~mini_vllm.pooling_outputs.PoolingRequestOutput`; the
         type is that of texts, so that a script which reads texts need not ask.
@@ -209,15 +247,28 @@ class LLMEngine(OfflineControls):
                 self.stats.record_request(output)
             outputs |= processor.changed
             processor.changed.clear()
+            while outputs:
+                request_id = next(iter(outputs))
+                if (news := self._news_of(outputs[request_id])) is not None:
+                    self._untold.append(news)
+                del outputs[request_id]
             made: list[Any] = [
                 output if output.pooled is None else PoolingRequestOutput.of(output)
-                for output in outputs.values()
+                for output in self._untold
             ]
+            self._untold.clear()
             return made
         except BaseException:
             processor.changed |= outputs  # no caller has seen these yet
             self._agree()
             raise
+
+    def _news_of(self, output: RequestOutput) -> RequestOutput | None:
+        """What a step returns for a request that has grown; None: nothing yet."""
+        cutter = self._cutters.get(output.request_id)
+        if output.finished:
+            self._cutters.pop(output.request_id, None)
+        return output if cutter is None else cutter.cut()
 
     def abort_requests(self, request_ids: str | Iterable[str] | None = None) -> None:
         """End requests early, all of them by default. Their outputs keep what there is.
@@ -233,12 +284,15 @@ class LLMEngine(OfflineControls):
             if unfinished:
                 self.client.abort_requests(unfinished)
                 self.output_processor.abort(unfinished)
+                for name in [n for n, one in self._cutters.items() if one.live.finished]:
+                    del self._cutters[name]
                 if self.log_stats is not None:
                     self.log_stats.service.requests_aborted(unfinished)
         except BaseException:
             self._agree()
             raise
 
+    @with_arguments("internal")
     def abort_request(self, request_ids: list[str]) -> None:
         """vLLM's name of :meth:`abort_requests`."""
         self.abort_requests(request_ids)
@@ -287,6 +341,10 @@ class LLMEngine(OfflineControls):
     def get_num_unfinished_requests(self) -> int:
         """A prompt with ``n`` completions counts ``n`` times."""
         return len(self.output_processor.completions)
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """What the model does: ("generate",), or the tasks of a pooling model."""
+        return self.input_processor.tasks
 
     def get_tokenizer(self) -> Any:
         """The tokenizer, of the ``transformers`` kind; None if there is none."""

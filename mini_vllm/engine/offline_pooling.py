@@ -212,7 +212,9 @@ class OfflinePooling:
             outputs = []
             for prompt, one, lora in zip(prompts, params, loras, strict=True):
                 ids.append(str(next(self._ids)))
-                outputs.append(self.engine.add_request(ids[-1], prompt, one, 0, False, lora))
+                outputs.append(
+                    self.engine.add_request(ids[-1], prompt, one, lora_request=lora, stream=False)
+                )
             with progress_bar(len(outputs), use_tqdm) as progress:
                 for num_finished in self._run(outputs):
                     progress.update(num_finished)

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from mini_vllm.config.vllm_names import with_arguments
 from mini_vllm.engine.exceptions import EngineGenerateError
 from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.parts.limits import PromptLimits
@@ -34,6 +35,7 @@ class OnlinePooling:
         """Tokenizes prompts as :meth:`encode` does."""
         return PoolingTokenizer(self.input_processor, self.limits.max_model_len)
 
+    @with_arguments("trace_headers", "reasoning_ended")
     async def encode(
         self,
         prompt: PromptType,

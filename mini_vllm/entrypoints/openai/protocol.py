@@ -283,6 +283,7 @@ class GenerationRequest(_Numbers):
         """Raises APIError for fields that do not go together, that ask for what is not here, or
         that are longer than any request needs."""
         self._check_sizes(vocab_size)
+        self.logprob_token_ids = self.logprob_token_ids or None  # as the engine takes it
         refuse_fields(self, REFUSED)
         best_of, n = (self.model_extra or {}).get("best_of"), self.n or 1
         if best_of not in (None, n):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import time
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,11 +18,14 @@ from tqdm import tqdm
 import mini_vllm
 from mini_vllm import (
     LLM,
+    AsyncEngineArgs,
     EngineArgs,
     LLMEngine,
+    PoolingRequestOutput,
     PromptType,
     RepetitionDetectionParams,
     RequestOutput,
+    RequestOutputKind,
     SamplingParams,
     TextPrompt,
     TokensPrompt,
@@ -169,6 +174,8 @@ def test_logprobs_of_chosen_tokens(llm: LLM) -> None:
         assert output.logprobs[0][token_id].logprob == pytest.approx(wanted, abs=1e-5)
     with pytest.raises(ValueError, match="logprob_token_ids holds token 99999"):
         llm.generate(PROMPTS[0], SamplingParams(logprob_token_ids=[99999]), use_tqdm=False)
+    params = SamplingParams(**GREEDY, logprob_token_ids=[])  # names none, so it asks for nothing
+    assert llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -367,7 +374,9 @@ def test_enqueue_and_wait(llm: LLM) -> None:
     outputs = llm.wait_for_completion(use_tqdm=False)
     assert [output.request_id for output in outputs] == first + second
     assert [output.outputs[0].text for output in outputs] == texts(llm)
-    assert llm.wait_for_completion(use_tqdm=False) == []
+    assert llm.wait_for_completion(RequestOutput, use_tqdm=False) == []
+    with pytest.raises(TypeError, match=r"output_type is .*PoolingRequestOutput"):
+        llm.wait_for_completion(PoolingRequestOutput)
 
 
 def test_sleep_and_wake_up(llm: LLM) -> None:
@@ -510,6 +519,69 @@ def test_an_output_has_its_prompts_text(prompt: PromptType, text: str | None) ->
     assert outputs[-1].prompt_token_ids == [566, 811] and outputs[-1].finished
     (other,) = LLM("storyteller", num_gpu_blocks=20).generate(prompt, params, use_tqdm=False)
     assert (other.prompt, other.outputs[0].text) == (text, outputs[-1].outputs[0].text)
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_a_step_tells_what_the_output_kind_asks_for(kind: RequestOutputKind) -> None:
+    engine = LLMEngine.from_engine_args(engine_args=EngineArgs("storyteller", num_gpu_blocks=20))
+    params = SamplingParams(temperature=0, max_tokens=3, output_kind=kind)
+    whole = engine.add_request("r0", "Once upon", params)
+    told: list[RequestOutput] = []
+    while engine.has_unfinished_requests():
+        told += engine.step()
+    ids = whole.outputs[0].token_ids
+    assert [output.outputs[0].token_ids for output in told] == {
+        RequestOutputKind.CUMULATIVE: [ids[:1], ids[:2], ids],
+        RequestOutputKind.DELTA: [ids[:1], ids[1:2], ids[2:]],
+        RequestOutputKind.FINAL_ONLY: [ids],
+    }[kind]
+    assert [output.finished for output in told] == [False] * (len(told) - 1) + [True]
+    pieces = [output.outputs[0].text for output in told]
+    is_delta = kind == RequestOutputKind.DELTA
+    assert ("".join(pieces) if is_delta else pieces[-1]) == whole.outputs[0].text
+    engine.add_request("r0", "Once upon", params)
+    engine.abort_request(["r0"])
+    assert engine.step() == []
+
+
+def test_an_arrival_time_is_a_place_in_the_queue() -> None:
+    engine = LLMEngine.from_engine_args(
+        EngineArgs("storyteller", num_gpu_blocks=20, max_num_seqs=1, policy="priority")
+    )
+    params = SamplingParams(max_tokens=1)
+    engine.add_request("late", [5], params)
+    engine.add_request("early", [5], params, time.time() - 60)
+    assert [output.request_id for _ in range(2) for output in engine.step()] == ["early", "late"]
+
+
+def test_arguments_of_vllms_methods_are_taken_or_refused_by_name(llm: LLM) -> None:
+    params = SamplingParams(**GREEDY)
+    call: Any = llm.generate
+    nothing = {"tokenization_kwargs": None, "mm_processor_kwargs": {}}
+    assert call(PROMPTS[0], params, use_tqdm=False, **nothing)[0].finished
+    with pytest.raises(TypeError, match=r"tokenization_kwargs=.*pass token ids"):
+        call(PROMPTS[0], params, tokenization_kwargs={"truncate_prompt_tokens": 2})
+    call = llm.engine.add_request
+    with pytest.raises(TypeError, match=r"trace_headers=.*vLLM's and not supported"):
+        call("r", PROMPTS[0], params, trace_headers={"traceparent": "00"})
+    with pytest.raises(AttributeError, match="has no 'reset_mm_cache': pictures"):
+        _ = llm.engine.reset_mm_cache  # type: ignore[attr-defined]
+    assert llm.engine.get_supported_tasks() == ("generate",)
+
+
+def test_options_of_engine_args_are_attributes() -> None:
+    for make in (EngineArgs, AsyncEngineArgs):
+        args = make("storyteller", num_gpu_blocks=20)
+        assert (args.num_gpu_blocks, args.max_num_seqs) == (20, None)  # type: ignore[attr-defined]
+        args.max_num_seqs = 3  # type: ignore[attr-defined]
+        args.model, args.skip_tokenizer_init = "storyteller-draft", True
+        made = copy.deepcopy(args).create_engine_config()
+        assert made.scheduler.max_num_seqs == 3 and made.model.model.endswith("-draft")
+        args.max_num_seq = 3  # type: ignore[attr-defined]
+        with pytest.raises(TypeError, match="max_num_seqs"):
+            args.create_engine_config()
+        with pytest.raises(AttributeError, match="has no 'swap'"):
+            _ = args.swap  # type: ignore[attr-defined]
 
 
 def test_engine_args_refuse_what_llm_refuses() -> None:
