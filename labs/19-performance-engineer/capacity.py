@@ -36,7 +36,7 @@ def little(stays: Sequence[tuple[float, float]], window: float) -> Flow:
     """The flow of requests that came and went within `window` seconds.
 
     `rate` counts them by the window's seconds, `seconds` is the average of their stays, and
-    `number` the sum of all stays by the window. No request: a flow of zeros.
+    `number` the sum of all stays by the window. No request: a flow of zeros. `stays` is only read.
 
     Args:
         stays: `(arrived, left)` in seconds of each request, all of them within the window.

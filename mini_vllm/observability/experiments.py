@@ -44,7 +44,8 @@ def compare_pairs(
     A machine gets warm and other programs come and go, so neighbours are compared, by the ratio of
     each pair. As many pairs are drawn anew `draws` times, with repetition, and 95 % of the mean
     ratios lie in the interval, 2.5 % on each side of it (the bootstrap). Means are geometric: twice
-    and half cancel out. The same `seed` gives the same interval.
+    and half cancel out. The same `seed` gives the same interval. Python's global generator, which
+    other code draws from, stays as it is.
 
     Raises:
         ValueError: for fewer than 3 pairs, unpaired times, and times that are not above 0.

@@ -19,8 +19,8 @@ def add_sink(out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
     """Attention's `out` `[T, H, D]` as if a logit `sink` `[H]` had been in its softmax.
 
     `lse` `[T, H]` float32 is the logarithm of the sum of exponentials of each row's scores; it may
-    be of any size. A sink of -inf changes nothing. The result has the dtype of `out`. No
-    argument is changed.
+    be of any size. A sink of -inf changes nothing. What `out` is multiplied by is computed in
+    float32, and rounded once. The result has the dtype of `out`. No argument is changed.
     """
     return out * (lse - sink.float()).sigmoid().to(out.dtype)[..., None]
 
@@ -30,7 +30,8 @@ def merge_splits(partial: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
 
     `partial` `[T, H, S, D]` and `lse` `[T, H, S]` are of S parts, the latter of any size; an empty
     part has lse -inf and counts for nothing, and not all are empty. `out` has the dtype of
-    `partial`, and no step has a narrower one than the arguments. Sinks come behind this, see above.
+    `partial`, and no step has a narrower one than the arguments. No argument is changed. Sinks come
+    behind this, see above.
     Source: vllm/v1/attention/ops/merge_attn_states.py#L9-L20 (merge_attn_states) @ v0.22.1.
     """
     whole = lse.logsumexp(-1)

@@ -38,7 +38,7 @@ def product_by_expert(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
     The first `counts[0]` rows are of expert 0, the next `counts[1]` of expert 1, and so on. There
     is one product for each expert that has rows, and none for the others; without any rows the
-    result is `[0, out]`.
+    result is `[0, out]`. It has the dtype of `x`, which is that of `weight`.
     """
     rows = zip(x.split(counts.tolist()), weight, strict=True)
     products = [F.linear(own, matrix) for own, matrix in rows if len(own)]

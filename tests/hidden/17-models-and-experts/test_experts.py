@@ -61,6 +61,21 @@ def test_17_6_a_product_for_each_expert(
     assert np.array_equal(np.asarray(found).reshape(wanted.shape), wanted)
 
 
+PRODUCT_DTYPE = """
+import torch
+from mini_vllm.model.moe.grouped import product_by_expert
+
+x, weight = torch.ones(rows, 2, dtype=torch.bfloat16), torch.ones(2, 3, 2, dtype=torch.bfloat16)
+told = [str(product_by_expert(x, weight, torch.tensor([rows, 0])).dtype)]
+"""
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_17_6_a_product_in_half_precision(ask: Any, rows: int) -> None:
+    """The result has the dtype of x and weight, without any rows too."""
+    assert ask(PRODUCT_DTYPE, rows=rows) == ["torch.bfloat16"]
+
+
 COST = """
 import torch
 from labkit.inside.cost import elements

@@ -85,6 +85,8 @@ told = [list(found), type(found).__name__, repr(config) == before]
 @example(48, None, [], 1, None, set())
 @example(6, 0, [], 2, 2, set())
 @example(20, 3, [4], None, 2, set())
+@example(9, None, [1], 2, None, set())
+@example(9, None, [1], None, 3, set())
 def test_17_1_dense_layers_of_any_config(
     ask: Any, layers: int, front: Any, listed: Any, step: Any, every: Any, absent: set[int]
 ) -> None:
@@ -118,6 +120,7 @@ pieces = st.sampled_from(["qkv_proj", "gate_up_proj", "xqkv_proj", "qkv_proj2", 
     own=st.booleans(),
 )
 @example(["qkv_proj"], False)
+@example(["xqkv_proj.qkv_proj.bias", "base-qkv_proj.qkv_proj", "qkv_proj2.0.qkv_proj"], False)
 @example(["layers.0.gate_up_proj.weight", "gate_up_proj.qkv_proj"], True)
 def test_17_2_projections_of_any_name(ask: Any, names: list[str], own: bool) -> None:
     """At the beginning, in the middle and at the end; whole pieces only; the first one alone."""

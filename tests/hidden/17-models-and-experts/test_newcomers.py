@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,16 @@ def test_17_10_chunks_of_any_size(
     assert held[-1] == 0
     if kind in ("LAST", "CLS", "MEAN"):
         assert max(held) <= (0 if kind == "LAST" else 1)
+
+
+@pytest.mark.parametrize("kind", ["CLS", "MEAN", "ALL"])
+def test_17_10_preempted_then_whole_at_once(ask: Any, kind: str) -> None:
+    """A request is preempted behind two of its five tokens, and comes back with all in one chunk:
+    what the first chunk left counts no more."""
+    states = [[1.0, 2.0], [3.0, 5.0], [4.0, 4.0], [0.0, 1.0], [2.0, 8.0]]
+    found, held = ask(POOL, states=states, sizes=[2, 0, 5], kind=kind, dtype="float32")
+    wanted = {"CLS": states[:1], "MEAN": [[2.0, 4.0]]}.get(kind, states)
+    assert np.allclose(found[-1][0], wanted) and held[-1] == 0
 
 
 def test_17_10_a_long_prompt_in_bfloat16(ask: Any) -> None:

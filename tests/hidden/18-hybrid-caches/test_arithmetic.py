@@ -442,6 +442,28 @@ def test_18_12_lse_is_not_rounded(subject: Any, hy: Any) -> None:
         near(now, before, "an argument after the call", 0)
 
 
+def test_18_12_the_factor_of_a_sink_is_rounded_once(subject: Any, hy: Any) -> None:
+    """A sink 9.8867 above lse, in bfloat16 9.875: from that the factor would be off by a
+    hundredth of itself."""
+    p = Program()
+    out = hy.tensor(p, np.ones((1, 1, 1)), "bfloat16")
+    lse, sink = (hy.tensor(p, np.array(x), "float32") for x in ([[100.125]], [110.0117]))
+    p.see(p.call(f"{MIXERS}sinks:add_sink", out, lse, sink).double())
+    near(subject.run(p)[0], [[[1 / (1 + np.exp(9.8867))]]], "a sink 9.8867 above lse", 2e-7)
+
+
+def test_18_12_lse_stays(subject: Any, hy: Any) -> None:
+    """Parts and their lse are only read: attention may need them again."""
+    p = Program()
+    given = np.array([[[[1.0], [3.0]]]]), np.array([[[0.5, 1.5]]])
+    sent = [hy.tensor(p, one, "float32") for one in given]
+    p.call(f"{MIXERS}sinks:merge_splits", *sent)
+    for one in sent:
+        p.see(one)
+    for name, now, before in zip(("partial", "lse"), subject.run(p), given, strict=True):
+        near(now, before, f"{name} after the call", 0)
+
+
 def test_18_12_shares_of_narrow_parts_are_not_rounded_first(subject: Any, hy: Any) -> None:
     """Parts in bfloat16, in which lse of 100.125 and 103.375 would be 100 and 103.5."""
     p = Program()

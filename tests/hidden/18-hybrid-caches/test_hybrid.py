@@ -198,6 +198,28 @@ def test_18_6_what_becomes_findable(
     same(subject, reference, p, names)
 
 
+def test_18_6_no_group_takes_the_hit_of_another(subject: Any, hy: Any) -> None:
+    """The window's hits are the next blocks that the pool gives out: full's new block must come
+    behind them, and they stay findable."""
+    p = Program()
+    owner = hy.hybrid(p, [FULL, window(9)], blocks=6)
+    made = hy.request(p, "a", 12, owner.block_hasher)
+    hy.file(owner.managers[1], made, {1: [0, 1]})
+    hy.file(owner.managers[0], made, {0: [0, 1]})
+    owner.block_pool.free_blocks(owner.block_pool.get_new_blocks(2))
+    hits = owner.get_computed_blocks(made)[0].groups
+    owner._give_blocks("a", 12, [hits[0], hits[1]], 8, 0)
+    for index in range(2):
+        p.see_each(owner.managers[index].req_to_blocks["a"], "block_id")
+    p.see(p.call("builtins:len", owner.block_pool.cached_blocks))
+    full, windows, findable = subject.run(p)
+    assert (full, windows) == ([3, 4, 5], [1, 2, 6]), (
+        f"full's table is {full} and the window's {windows}; both begin with their own hits, [3, 4]"
+        " and [1, 2], before a group takes a new block"
+    )
+    assert findable == 4, f"{findable} of 4 hits are findable; a block that is hit is not given out"
+
+
 def test_18_6_without_hits_none_are_added(subject: Any, hy: Any) -> None:
     """A request that runs has its table already: `add_hits` is for those that come with hits."""
     p = Program()

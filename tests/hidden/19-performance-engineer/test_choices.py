@@ -71,6 +71,19 @@ def test_19_5_repeats(subject: Any) -> None:
     assert first == again and any(other != first for other in others)
 
 
+def test_19_5_the_global_generator_is_not_used(subject: Any) -> None:
+    """What other code draws afterwards is what it draws without the comparison."""
+    draw, p = Random(7), Program()
+    old, new = pairs(draw, 12, 0.2, 1.0)
+    for compares in (False, True):
+        p.call("random:seed", 11)
+        if compares:
+            compare(p, old, new, draws=60)
+        p.see(p.call("random:random"))
+    before, _, behind = subject.run(p)
+    assert before == behind, "random.random() gives another number after compare_pairs"
+
+
 def test_19_5_what_cannot_be_compared(subject: Any) -> None:
     """Too few, without a partner, and times of nothing."""
     p = Program()

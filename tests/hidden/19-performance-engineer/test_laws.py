@@ -101,6 +101,19 @@ def test_19_1_equal_stays_and_pools_of_nearly_nothing(subject: Any) -> None:
     assert subject.run(p) == [[0.5, 2.0, 1.0], 3, 1, 0]
 
 
+def test_19_1_a_trace_is_only_read(subject: Any) -> None:
+    """Requests in an order of their own: the list stays as it was."""
+    p = Program()
+    stays = p.call("builtins:list", [(3.0, 4.0), (1.0, 2.5), (2.0, 2.25)])
+    see(p, p.call(f"{CAPACITY}little", stays, 5.0), "number")
+    p.see(stays)
+    number, after = subject.run(p)
+    assert close(number, [0.55])
+    assert [list(stay) for stay in after] == [[3.0, 4.0], [1.0, 2.5], [2.0, 2.25]], (
+        f"the trace is {after} after the call; it must stay as it was given"
+    )
+
+
 # ------------------------------------------------------------------ 19.2
 
 LAWS = ("throughput", "demand", "utilisation", "bottleneck", "most", "knee")
@@ -135,6 +148,15 @@ def test_19_2_what_no_law_holds_for(subject: Any) -> None:
     p.refuse("ValueError", laws, {"a": 1.0, "b": 10.002}, 5, 10.0)
     p.see(laws({"a": 10.0009}, 5, 10.0).bottleneck)
     assert subject.run(p) == ["a"]
+
+
+def test_19_2_of_equal_parts_the_first(subject: Any) -> None:
+    """The first as the parts were given, not by its name."""
+    p = Program()
+    for busy in ({"host": 2.0, "device": 2.0, "bus": 1.0}, {"b": 0.0, "a": 0.0}):
+        p.see(p.call(f"{CAPACITY}operational_laws", busy, 4, 8.0).bottleneck)
+    found = subject.run(p)
+    assert found == ["host", "b"], f"the bottlenecks are {found}, not the first of equal parts"
 
 
 def test_19_2_a_bound_for_other_clients(subject: Any) -> None:
