@@ -130,7 +130,7 @@ class ModelRunner(RunnerFrame):
         num_scheduled: NDArray[np.int32],
         seq_lens: NDArray[np.int32],
     ) -> AttentionMetadata:
-        """What attention needs to know of the flat batch, on the device.
+        """The flat batch's metadata for attention, on the device.
 
         Args:
             rows: ``[R]``, the batch row of each request.

@@ -473,10 +473,10 @@ class AsyncLLM(OnlinePooling, EngineControls):
         """Take in a slice of a step's outputs.
 
         Each is counted first (``stats.output_arrived``, with the message's timestamp). The output
-        processor turns what is put into its ``inbox`` into text; it ignores requests that it does
-        not know. A stop string ends a request on this side only: count it
-        (``stats.requests_stopped``), and abort it in the engine. Last, whatever has changed is
-        delivered to its stream, if that is still there.
+        processor turns what is put into its ``inbox`` into text; it ignores unknown
+        requests. A stop string ends a request on this side only: count it
+        (``stats.requests_stopped``), and abort it in the engine. Last, each changed output is
+        delivered to its stream, if that still exists.
 
         Source: vllm/v1/engine/output_processor.py#L576-L693 (OutputProcessor.process_outputs)
         @ v0.22.1
@@ -499,7 +499,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
                 stream.collector.put(copy.copy(error))
 
     def _fail(self, error: Exception) -> None:
-        """Tell every caller, because no engine is left that could serve them."""
+        """End every request and every call with ``error``, because the engine is gone."""
         self.fail_all(error)
         self.client.fail_calls(error)
 

@@ -108,9 +108,9 @@ class EngineCoreProc:
         """Move a requested shutdown forward; False when the loop is to be left.
 
         RUNNING goes on. REQUESTED goes on while a request is unfinished, there is work, and the
-        deadline is still to come; then all that are left are aborted and told
-        (:meth:`_abort_all`), and the state becomes SHUTTING_DOWN. That ends when there is no work
-        left: the workers must have been told which requests have ended.
+        deadline is still to come; then :meth:`_abort_all` ends the remaining requests and sends
+        their outputs, and the state becomes SHUTTING_DOWN. That ends when there is no work
+        left: the workers must first have got the ids of all ended requests.
 
         Source: vllm/v1/engine/core.py#L1258-L1292 (EngineCoreProc._handle_shutdown) @ v0.22.1
         """
@@ -249,7 +249,7 @@ class EngineCoreProc:
         return done
 
     def resume_generation(self) -> None:
-        """Go on after a pause; one that still waits is told so."""
+        """Go on after a pause; the call for a pause that is not complete yet fails."""
         self.core.scheduler.pause_state = PauseState.UNPAUSED
         for done, _ in self._take_pauses():
             done.set_exception(

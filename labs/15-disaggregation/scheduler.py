@@ -78,15 +78,15 @@ class RemoteKVScheduler(Scheduler):
         self.external_cache_stats = PrefixCacheStats()
         self.has_started_loads = False
         self.num_ahead = 0
-        """Slots for drafts that the request gets which is being admitted."""
+        """Slots for drafts that the request being admitted gets."""
         self.rewound: dict[str, int] = {}
         """Tokens of requests for which the worker has sampled too much; for the next plan."""
         self.last_rewinds: dict[str, int] = {}
         """Sound tokens of requests that the last step's report has sent back."""
         self.failed_loads: dict[str, str] = {}
-        """Reasons of requests that this step's lost KV ends."""
+        """Requests that end because their KV was lost in this step, with the reason."""
         self.kv_transfer_params: dict[str, dict[str, Any]] = {}
-        """What callers of ended requests are told, until the last output carries it to them."""
+        """Parameters that ended requests return, until their last output carries them."""
 
     @property
     def offers(self) -> dict[str, Offer]:
@@ -174,7 +174,8 @@ class RemoteKVScheduler(Scheduler):
         return super()._next_queue()
 
     def _stays_apart(self, request: Request) -> bool:
-        """A request also stays if its load has failed and this pass has not reached it."""
+        """See :meth:`Scheduler._stays_apart`. A request also stays in its queue if its load has
+        failed and this pass has not reached it."""
         return super()._stays_apart(request) or request not in self.passed_over
 
     def _may_admit(self, request: Request) -> bool:
@@ -343,7 +344,7 @@ class RemoteKVScheduler(Scheduler):
     # ------------------------------------------------------------------ progress
 
     def _break_deadlock(self, step: StepPlan) -> None:
-        """Nothing runs and nothing can be admitted in order: let requests run that hold blocks.
+        """If nothing runs and nothing can be admitted in order, run requests that hold blocks.
 
         ::
 
@@ -378,7 +379,7 @@ class RemoteKVScheduler(Scheduler):
         request.num_computed_tokens = 0
 
     def _check_progress(self, step: StepPlan) -> None:
-        """See :meth:`Scheduler._check_progress`; what is on its way is progress."""
+        """See :meth:`Scheduler._check_progress`; a transfer that is under way is progress."""
         on_its_way = self.waits_for_transfer() or self.transfers.arrived
         if not on_its_way and self.breaks_deadlocks:
             super()._check_progress(step)
@@ -461,7 +462,7 @@ class RemoteKVScheduler(Scheduler):
                 request.failure = RequestFailure.of(reason)
                 self.finish_requests(request_id, RequestStatus.FINISHED_ERROR)
                 outputs.append(EngineCoreOutput.last(request, [], request.status))
-        self._hear(report)
+        self._take_report(report)
         for ended in outputs:
             if ended.finish_reason is not None:
                 ended.kv_transfer_params = self.kv_transfer_params.pop(ended.request_id, None)
@@ -474,7 +475,7 @@ class RemoteKVScheduler(Scheduler):
         sound = {i: drafts for i, drafts in draft_token_ids.items() if i not in self.rewound}
         super().update_draft_token_ids(sound)
 
-    def _hear(self, report: KVConnectorOutput) -> None:
+    def _take_report(self, report: KVConnectorOutput) -> None:
         """Record which transfers are over, and free the blocks that no transfer needs any more."""
         self.connector.update_connector_output(report)
         for kind, ids in (("recv", report.finished_recving), ("send", report.finished_sending)):

@@ -34,13 +34,13 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     num_decode_reqs: int  # the first so many requests have exactly one new token
-    query_lens_cpu: list[int]  # the same numbers as plain lists, so that no layer has to wait
-    seq_lens_cpu: list[int]  # for a device to learn them
+    query_lens_cpu: list[int]  # new tokens of each request, on the host: no wait for the device
+    seq_lens_cpu: list[int]  # `seq_lens` on the host
     plan: Any = None  # what a backend derives once and reuses in every layer of the step
-    places: Any = None  # and what layers do that are one call, see `model/narrow.py`
-    groups: Sequence[AttentionMetadata | StateMetadata] = ()  # if layers remember differently
-    layer_groups: Sequence[int] = ()  # and which of them each layer is in
-    skipped_cpu: Sequence[int] = ()  # of a window: tokens of each text that its layers do not see
+    places: Any = None  # the same for layers that are one call, see `model/narrow.py`
+    groups: Sequence[AttentionMetadata | StateMetadata] = ()  # one per cache group, if several
+    layer_groups: Sequence[int] = ()  # the group of each layer
+    skipped_cpu: Sequence[int] = ()  # of a window: tokens of each text that are before it
 
     @property
     def num_reqs(self) -> int:
@@ -48,14 +48,14 @@ class AttentionMetadata:
 
     @property
     def text_lens_cpu(self) -> list[int]:
-        """Tokens of each text after this step, those included that a window does not see."""
+        """Tokens of each text after this step, including those before a window."""
         if not self.skipped_cpu:
             return self.seq_lens_cpu
         return [a + b for a, b in zip(self.skipped_cpu, self.seq_lens_cpu, strict=True)]
 
     def of_layer(self, index: int) -> Any:
-        """What layer `index` needs to know: a layer with a state a `StateMetadata`, others this
-        one, or that of their group."""
+        """The metadata of layer `index`: a `StateMetadata` if the layer has a state, else this one,
+        or that of its group."""
         return self.groups[self.layer_groups[index]] if self.groups else self
 
     @classmethod
@@ -96,7 +96,7 @@ class AttentionMetadata:
 
 @dataclass
 class StateMetadata:
-    """One step's batch as layers see it that keep a state in place of keys and values.
+    """One step's batch for layers that keep a state in place of keys and values.
 
     A state is read before the step and written behind it, in the same block. To know whether a
     request is new, look at `is_new`: a prompt of one token has as many new tokens as a decode.

@@ -153,7 +153,7 @@ class RetainingKVCacheManager(HybridKVCacheManager):
         """Tokens of a prefix that a lookup has found whole in some groups only, by request."""
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
-        """See the base class; also notes where a prefix ends that not every group has kept."""
+        """See the base class; also notes the end of a prefix that only some groups have kept."""
         for manager in self.managers:
             manager.longest_hit = 0
         hits, num_tokens = super().get_computed_blocks(request)

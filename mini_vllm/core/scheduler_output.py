@@ -1,4 +1,4 @@
-"""What scheduler and worker tell each other: plain data, a step at a time.
+"""What the scheduler and the worker send each other in each step, as plain data.
 
 A request is described in full once, when it is new or comes back after preemption. From then
 on both sides keep their own copy and exchange only what has changed.
@@ -111,7 +111,7 @@ class SchedulerOutput:
     free_encoder_mm_hashes: list[str] = field(default_factory=list)
     """Content hashes of images whose encodings the worker may forget."""
     kv_connector_metadata: Any = None
-    """What the scheduler's half of a KV connector tells the worker's."""
+    """What the scheduler's half of a KV connector sends to the worker's half."""
     rewound: dict[str, int] = field(default_factory=dict)
     """Tokens, prompt and output, of requests that computed over KV that had not arrived: the worker
     forgets what it sampled for them."""
@@ -198,7 +198,7 @@ class PromptLogprobs(NamedTuple):
 
 @dataclass(slots=True)
 class KVConnectorOutput:
-    """What the worker's half of a KV connector has to tell after a step.
+    """What the worker's half of a KV connector reports after a step.
 
     Source: vllm/v1/outputs.py#L195-L219 (KVConnectorOutput) @ v0.22.1
     """
@@ -210,7 +210,7 @@ class KVConnectorOutput:
     invalid_block_ids: set[int] = field(default_factory=set)
     """Blocks whose KV did not arrive."""
     kv_connector_worker_meta: Any = None
-    """What else the connector's two halves have to tell each other."""
+    """What else this connector's worker half reports to its scheduler half."""
 
     def is_empty(self) -> bool:
         return not (
@@ -257,7 +257,7 @@ class ModelRunnerOutput:
     failed: dict[str, RequestFailure | str] = field(default_factory=dict)
     """Requests that got no token because something went wrong, with the reason."""
     kv_connector_output: KVConnectorOutput | None = None
-    """What the worker's half of a KV connector has to tell the scheduler's half."""
+    """What the worker's half of a KV connector reports to the scheduler's half."""
     pooler_output: dict[str, Any] = field(default_factory=dict)
     """Of a pooling model, by request whose prompt is computed: what is made of it, in numpy,
     ``[D]`` or ``[tokens, D]`` float32. The request ends with it."""
@@ -326,8 +326,8 @@ class SchedulerStats:
 
 @dataclass(slots=True)
 class EngineCoreOutput:
-    """The result of one step for one request. It has all that a front end needs, which may be in
-    another process and never sees the :class:`~mini_vllm.request.Request`.
+    """The result of one step for one request. It has all that a front end needs: that may be in
+    another process, and does not have the :class:`~mini_vllm.request.Request`.
 
     Source: vllm/v1/engine/__init__.py#L168-L198 (EngineCoreOutput) @ v0.22.1
     """

@@ -1,4 +1,4 @@
-"""One writer tells many processes the same thing, through memory that all of them map.
+"""One writer sends every message to many processes, through memory that all of them map.
 
 ::
 
@@ -225,7 +225,7 @@ class MessageQueue:
 
     @classmethod
     def create_from_handle(cls, handle: Handle, rank: int) -> MessageQueue:
-        """The side of reader ``rank``. A new reader hears what is written from the start."""
+        """The side of reader ``rank``. A new reader gets all messages from the first."""
         queue = cls.__new__(cls)
         queue._open(handle)
         queue.handle, queue.reader, queue._ropes = handle, rank, []

@@ -31,8 +31,8 @@ from mini_vllm.sampling_params import SamplingParams
 REPLACEMENT = "\ufffd"
 """What a decoder prints for bytes that are not, or not yet, a character."""
 REAL_REPLACEMENT = "\udffd"
-"""Stands in a window's text for a U+FFFD at its end that the tokens spell: a character like any
-other, and finished. It is half of a surrogate pair, which no decoder prints."""
+"""Replaces, in a window's text, a U+FFFD at the end that the tokens really spell: that one is a
+finished character. This is half of a surrogate pair, which no decoder prints."""
 PROMPT_TOKENS = 6
 """How many prompt tokens the first window holds, so that the first space comes out right."""
 MAX_WINDOW = 24

@@ -328,7 +328,7 @@ class InputProcessor:
         ]
 
     def num_logprobs(self, name: str, wanted: int | None) -> int | None:
-        """How many logprobs a request gets that has set ``name`` to ``wanted``; -1 asks for all.
+        """How many logprobs a request with ``name`` set to ``wanted`` gets; -1 asks for all.
 
         Raises:
             ValueError: if that is more than ``max_logprobs``.

@@ -43,7 +43,7 @@ class ProcessedOutputs:
     finished: list[RequestOutput]
     """Prompts whose last completion has ended."""
     stop_string_ids: list[str]
-    """Requests that a stop string has ended: the engine does not know of it yet."""
+    """Requests that a stop string has ended; they still run in the engine."""
     unwatched_ids: list[str]
     """Requests that go on although no caller watches them any more."""
 
@@ -70,7 +70,7 @@ class OutputProcessor:
         self.inbox: deque[EngineCoreOutput] = deque()
         """Outputs that the engine has sent and that are not taken in yet."""
         self.changed: dict[str, RequestOutput] = {}
-        """Prompts that made progress, until a step has told of them."""
+        """Prompts that made progress and are in no step's outputs yet."""
 
     def add_requests(
         self, requests: Sequence[EngineCoreRequest], parent: RequestOutput, stream: bool = True

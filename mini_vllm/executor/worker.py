@@ -340,14 +340,14 @@ class Worker(WorkerAdapters):
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
 
     def kv_context(self, num_blocks: int) -> ConnectorContext:
-        """What a KV connector must know of this rank's cache."""
+        """What a KV connector needs to know about this rank's cache."""
         spec, block_size = self.model.kv_cache_spec(), self.config.cache.block_size
         namespace = kv_namespace(self.config, spec)
         num_bytes = bytes_per_block(spec, block_size)
         return ConnectorContext(namespace, block_size, num_bytes, num_blocks)
 
     def connect(self, context: ConnectorContext) -> Any:
-        """Start the worker's half of the KV connector; returns what its other half must know."""
+        """Start the worker's half of the KV connector; returns what the scheduler's half needs."""
         assert self.config.kv_transfer is not None
         half = KVConnectorFactory.create_connector(
             self.config.kv_transfer, KVConnectorRole.WORKER, context
@@ -359,7 +359,7 @@ class Worker(WorkerAdapters):
         return half.get_handshake_metadata()
 
     def take_kv_report(self) -> KVConnectorOutput | None:
-        """What the connector has to tell of a step that has failed after all."""
+        """The connector's report of a step that has failed."""
         return None if self.connector is None else self.connector.report
 
     def wait_for_kv(self, timeout: float) -> None:

@@ -52,7 +52,7 @@ class KVConnectorRole(enum.Enum):
 
 
 class KVConnectorMetadata:
-    """What the scheduler's half tells the worker's half about one step; connectors subclass it.
+    """What the scheduler's half sends to the worker's half in one step; connectors subclass it.
 
     Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py#L141-L147 (KVConnectorMetadata)
     @ v0.22.1
@@ -134,7 +134,7 @@ class KVConnectorBase_V1:
         return KVConnectorMetadata()
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """What the worker's half has to tell after a step."""
+        """Take in what the worker's half reports after a step."""
 
     def request_finished(
         self, request: Request, block_ids: Sequence[int]
@@ -142,13 +142,13 @@ class KVConnectorBase_V1:
         """A request has ended; called exactly once, before its blocks are free.
 
         Returns:
-            Whether its blocks must stay until ``finished_sending`` names the request; and what the
-            caller of the request is told (``kv_transfer_params`` of its output).
+            Whether its blocks must stay until ``finished_sending`` names the request; and the
+            parameters for its caller (``kv_transfer_params`` of its output).
         """
         return False, None
 
     def request_refused(self, kv_transfer_params: Mapping[str, Any]) -> None:
-        """A request was refused before the scheduler knew of it: its KV will not be loaded.
+        """A request was refused before the scheduler got it: its KV will not be loaded.
 
         Args:
             kv_transfer_params: the engine that holds KV for it, as :func:`~.params.holder_of` reads
@@ -164,7 +164,7 @@ class KVConnectorBase_V1:
         """The cache's tensors, ``[2, num_blocks, block_size, heads, dim]`` each, by layer."""
 
     def get_handshake_metadata(self) -> Any:
-        """What the scheduler's half must know of this one, such as an address."""
+        """What the scheduler's half needs from this half, such as an address."""
         return None
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
@@ -207,7 +207,7 @@ class KVConnectorBase_V1:
         return set()
 
     def build_connector_worker_meta(self) -> Any:
-        """Whatever else the scheduler's half should know after this step."""
+        """What else this half reports to the scheduler's half after this step."""
         return None
 
     def wait_for_transfer(self, timeout: float) -> None:

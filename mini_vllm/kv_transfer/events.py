@@ -104,7 +104,7 @@ class KVEventLog:
 
 
 class WatchedBlockPool(BlockPool):
-    """A pool that tells what is evicted."""
+    """A pool that logs an event for each evicted block."""
 
     event_log: KVEventLog | None = None
 
@@ -130,7 +130,7 @@ class WatchedBlockPool(BlockPool):
 
 
 class KVEventManager(KVCacheManager):
-    """A manager that tells what becomes findable."""
+    """A manager that logs an event for blocks that become findable."""
 
     event_log: KVEventLog | None = None
     block_pool: WatchedBlockPool

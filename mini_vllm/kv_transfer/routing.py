@@ -18,7 +18,7 @@ from mini_vllm.kv_transfer.events import AllBlocksCleared, BlockRemoved, BlockSt
 
 
 class PrefixIndex:
-    """What a router knows of the caches of several workers.
+    """What a router knows about the caches of several workers.
 
     ``{worker: {block hash: copies}}``. Copies are counted: a worker may hold the same contents in
     two blocks, and still hold them when one of the two is removed.
@@ -28,7 +28,7 @@ class PrefixIndex:
         self.copies: dict[str, dict[bytes, int]] = {}
 
     def apply(self, worker: str, events: Iterable[KVEvent]) -> None:
-        """Take in what a worker tells, in its order.
+        """Take in the events of a worker, in their order.
 
         A BlockStored is one more copy of each of its hashes, a BlockRemoved one less; a hash
         without a copy is forgotten, and one that no event has named is ignored. AllBlocksCleared
@@ -48,7 +48,7 @@ class PrefixIndex:
                     known.pop(block_hash, None)
 
     def forget(self, worker: str) -> None:
-        """A worker is gone, or its events have a gap: nothing is known of it."""
+        """Forget all blocks of a worker that has ended, or whose events have a gap."""
         self.copies.pop(worker, None)
 
     def score(self, worker: str, block_hashes: Sequence[bytes]) -> int:
@@ -109,19 +109,19 @@ def content_hashes(token_ids: Sequence[int], block_size: int) -> list[bytes]:
 
 
 class ContentIndex:
-    """A :class:`PrefixIndex` for a router that knows no engine's hashes.
+    """A :class:`PrefixIndex` for a router that cannot compute the engines' hashes.
 
-    Engines name their blocks in their own way, but tell the tokens with each new one. So the
-    router names them anew, and remembers which of its names an engine's hash stands for.
+    Each engine hashes blocks in its own way, but its events also have the tokens of each new block.
+    So the router hashes them itself, and remembers which of its hashes belongs to an engine's.
     """
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
         self.names: dict[str, dict[bytes, bytes]] = {}
-        """Per worker: its hash, and ours."""
+        """By worker: the router's hash of each of the worker's hashes."""
 
     def apply(self, worker: str, events: Iterable[KVEvent]) -> None:
-        """Take in what a worker tells. A block whose parent is unknown here is passed over."""
+        """Take in the events of a worker. A block with an unknown parent is left out."""
         names = self.names.setdefault(worker, {})
         for event in events:
             if isinstance(event, AllBlocksCleared):
@@ -152,7 +152,7 @@ class ContentIndex:
         return BlockStored(renamed, None, event.token_ids, event.block_size)
 
     def forget(self, worker: str) -> None:
-        """A worker is gone, or its events have a gap."""
+        """See :meth:`PrefixIndex.forget`."""
         self.names.pop(worker, None)
         self.index.forget(worker)
 

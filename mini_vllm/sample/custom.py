@@ -151,8 +151,8 @@ def process_dict_updates(
     batch_update: BatchUpdate | None,
     new_state: Callable[[SamplingParams, Sequence[int], Sequence[int]], T | None],
 ) -> bool:
-    """Keep what a processor knows of each row up to date; whether anything has changed. That what
-    is known is another request's now is a change, also where it is equal to what was known before.
+    """Keep what a processor knows of each row up to date; True if anything has changed. A row
+    that now belongs to another request counts as changed, even if what is known of it is equal.
 
     None means that all rows stay. An update is read in this order:
 

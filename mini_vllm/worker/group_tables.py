@@ -1,6 +1,6 @@
-"""Block tables by group, for layers that remember differently, and what each layer sees of them.
+"""Block tables by group, for layers with different caches, and the part that each layer reads.
 
-The batch keeps the table of group 0; all of them are here, in rows that a request has as long as it
+The batch keeps the table of group 0; all of them are here. A request keeps its row as long as it
 runs. Positions, lengths and the places of tokens in a step are the same for all groups: only tables
 differ, and with them slots.
 
@@ -69,8 +69,8 @@ class Table:
 
 
 class View:
-    """What layers see that remember as ``spec`` says, in a step over R requests: of each sequence
-    the part from the first block that its next token reads. Groups with equal ones share it.
+    """The part of each sequence that layers with the cache ``spec`` read in a step over R requests:
+    it begins at the first block that the next token reads. Groups with equal specs share it.
 
     Args:
         num_computed, seq_lens: ``[R]``, tokens before and after the step.
@@ -221,7 +221,7 @@ class GroupTables:
 
 
 def state_metadata(whole: AttentionMetadata, block_ids: Tensor, is_new: Tensor) -> StateMetadata:
-    """The batch as layers with states see it; ``block_ids`` and ``is_new`` are ``[R]``."""
+    """The batch for layers with states; ``block_ids`` and ``is_new`` are ``[R]``."""
     return StateMetadata(
         query_start_loc=whole.query_start_loc,
         block_ids=block_ids,

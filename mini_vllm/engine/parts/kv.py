@@ -87,7 +87,7 @@ class EngineKV:
             )
 
     def request_refused(self, params: Any) -> None:
-        """Let the engine that holds KV for a refused request know, if its parameters name one."""
+        """Tell the engine that holds KV for a refused request, if its parameters name one."""
         holder = holder_of(params)
         if self.connector is not None and holder is not None:
             self.connector.request_refused(holder)
