@@ -40,6 +40,8 @@ ARGUMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 """Arguments of vLLM's methods that are not here: what to do instead, and the values that ask for
 what is so anyway."""
+ROUTES: dict[str, str] = _TABLE["routes"]
+"""Paths of vLLM's server that are not here: what to do instead."""
 REFUSED: dict[str, str] = _TABLE["refused"]
 """Refused by name; what to do instead."""
 GROUPS: dict[str, str] = _TABLE["refused_patterns"]

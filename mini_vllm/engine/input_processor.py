@@ -118,9 +118,10 @@ class InputProcessor:
             return self.images.process(token_ids, {} if data is None else data, options)
         for name, value in (("multi_modal_data", data), ("mm_processor_kwargs", options)):
             if value:
-                raise ValueError(
+                raise RequestError(
                     f"the prompt brings {name}; the model takes text only, it has no image "
-                    "encoder; leave it out or choose another model"
+                    "encoder; leave it out or choose another model",
+                    param=name,
                 )
         return token_ids, []
 

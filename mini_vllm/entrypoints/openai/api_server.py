@@ -289,9 +289,9 @@ def _add_errors(app: FastAPI) -> None:
         status = error.status_code
         if status == HTTPStatus.NOT_FOUND:
             # A path with two slashes is that of a client whose base_url ends in one.
-            text = (
-                f"there is no {request.method} {request.scope['path']}; see /docs for what there is"
-            )
+            path = request.scope["path"]
+            why = dev.why_not(path.removeprefix(request.scope.get("root_path", "")))
+            text = f"there is no {request.method} {path}; {why}"
         elif status == HTTPStatus.METHOD_NOT_ALLOWED:
             text = f"{request.url.path} does not take {request.method}"
         else:

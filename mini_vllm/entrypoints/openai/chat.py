@@ -22,13 +22,22 @@ from mini_vllm.engine.vocabulary import Vocabulary
 from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
-from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
+from mini_vllm.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    TokenizeRequest,
+    check_effort,
+)
 from mini_vllm.entrypoints.openai.reasoning_parser import (
     ReasoningAnswerParser,
     ReasoningParser,
     beginning_of,
 )
-from mini_vllm.entrypoints.openai.required_tools import AnswerParser, join_news, parser_of
+from mini_vllm.entrypoints.openai.required_tools import (
+    AnswerParser,
+    join_news,
+    one_change_a_call,
+    parser_of,
+)
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
@@ -110,6 +119,13 @@ class ChatAnswer:
             "created": self.created,
             "model": self.model,
         }
+
+    @property
+    def prompt_text(self) -> str | None:
+        """What the model reads, as text, if ``return_prompt_text`` asks for it."""
+        tokenizer = self.state.engine.tokenizer
+        is_asked = self.request.return_prompt_text and tokenizer is not None
+        return tokenizer.decode(self.stream.live.prompt_token_ids) if is_asked else None
 
     def usage(self, num_completion: int) -> dict[str, Any]:
         live = self.stream.live
@@ -225,6 +241,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
     if documents is not None:
         more["documents"] = documents
     if effort is not None:
+        check_effort("reasoning_effort", effort)
         more = {"enable_thinking": effort != "none"} | more | {"reasoning_effort": effort}
     tokenizer = state.engine.tokenizer
 
@@ -293,6 +310,7 @@ async def _whole(answer: ChatAnswer) -> Response:
         "usage": answer.usage(num_tokens),
         "prompt_logprobs": prompt_logprobs(final) if wants_prompt else None,
         "prompt_token_ids": final.prompt_token_ids if answer.request.return_token_ids else None,
+        "prompt_text": answer.prompt_text,
         "kv_transfer_params": final.kv_transfer_params,
     }
     return json_response(body)
@@ -362,8 +380,10 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
                 writers[index], counts[index] = DeltaWriter(answer), 0
                 delta = {"role": answer.role, "content": ""}
                 first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-                ids = {"prompt_token_ids": output.prompt_token_ids} if wants_ids else {}
-                yield head + orjson.dumps(first) + _tail(answer, 0, ids)
+                about: dict[str, Any] = {}
+                about |= {"prompt_token_ids": output.prompt_token_ids} if wants_ids else {}
+                about |= {"prompt_text": answer.prompt_text} if request.return_prompt_text else {}
+                yield head + orjson.dumps(first) + _tail(answer, 0, about)
                 if answer.echoed:
                     echo = first | {"delta": {"content": answer.echoed}}
                     yield head + orjson.dumps(echo) + _tail(answer, 0)
@@ -399,6 +419,8 @@ class DeltaWriter:
             delta = join_news(delta, self.parser.finish())
             if reason == "stop" and self.parser.are_whole:
                 reason = "tool_calls"
+        if "tool_calls" in delta:
+            delta["tool_calls"] = one_change_a_call(delta["tool_calls"])
         vocabulary = self.answer.state.vocabulary
         logprobs = chat_logprobs(self.answer.request, completion, vocabulary)
         if logprobs is not None:

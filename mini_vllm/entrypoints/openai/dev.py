@@ -15,13 +15,15 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 from starlette.responses import Response
 
+from mini_vllm.config.vllm_names import ROUTES
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.state import ServerState
 
-PATHS = (
+CONTROLS = (
     "/pause", "/resume", "/is_paused", "/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping",
-    "/start_profile", "/stop_profile",
 )  # fmt: skip
+RECORDINGS = ("/start_profile", "/stop_profile")
+PATHS = CONTROLS + RECORDINGS
 MODES = ("abort", "wait", "keep")
 
 
@@ -31,6 +33,15 @@ def is_enabled() -> bool:
     if value not in ("0", "1"):
         raise ValueError(f"VLLM_SERVER_DEV_MODE is {value!r}; it must be 0 or 1")
     return value == "1"
+
+
+def why_not(path: str) -> str:
+    """What to do about a path that this server does not have, to stand behind "there is none"."""
+    if path in CONTROLS:
+        return "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
+    if path in RECORDINGS:
+        return "start the server with --profiler-config"
+    return ROUTES.get(path, "see /docs for what there is")
 
 
 def add_dev_routes(app: FastAPI, state: ServerState) -> None:

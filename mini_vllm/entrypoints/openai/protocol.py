@@ -78,6 +78,8 @@ Includable = Literal[
     "message.input_image.image_url", "computer_call_output.output.image_url",
 ]  # fmt: skip
 """What `include` of a response may name. Only the logprobs are something that this server has."""
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What ``reasoning_effort`` may be. The chat template reads it."""
 INT64 = 2**63
 T = TypeVar("T")
 
@@ -130,6 +132,14 @@ def refuse_fields(request: Lenient, refused: Mapping[str, tuple[str, tuple[Any, 
     for name, (instead, neutral) in refused.items():
         if (request.model_extra or {}).get(name) not in neutral:
             raise APIError(f"{name} is not supported; {instead}", param=name)
+
+
+def check_effort(name: str, effort: str, param: str | None = None) -> None:
+    """Raises APIError for an effort that no template would know, in the field of that name."""
+    if effort not in EFFORTS:
+        raise APIError(
+            f"{name} is {show(effort)}; it must be one of {', '.join(EFFORTS)}", param=param or name
+        )
 
 
 class StreamOptions(Lenient):
@@ -404,6 +414,7 @@ class ChatCompletionRequest(GenerationRequest):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: Many[dict[str, str]] | None = None
+    return_prompt_text: bool | None = False
     reasoning_effort: str | None = None
     include_reasoning: bool = True
     chat_template: str | None = None

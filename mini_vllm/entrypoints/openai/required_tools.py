@@ -59,6 +59,20 @@ def join_news(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def one_change_a_call(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The changes of one event, each call's in one piece: some clients join the pieces of one event
+    by their index only with those of other events."""
+    by_call: dict[int, dict[str, Any]] = {}
+    for change in changes:
+        index = change["index"]
+        if index in by_call:
+            function = by_call[index]["function"]
+            arguments = function.get("arguments", "") + change["function"]["arguments"]
+            change = by_call[index] | {"function": function | {"arguments": arguments}}
+        by_call[index] = change
+    return list(by_call.values())
+
+
 class TextParser:
     """All is content."""
 

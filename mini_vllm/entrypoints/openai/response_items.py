@@ -21,6 +21,7 @@ from mini_vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     GenerationRequest,
     InputTokensRequest,
+    check_effort,
 )
 from mini_vllm.entrypoints.openai.response_store import ResponseStore
 from mini_vllm.entrypoints.openai.tools import keep_allowed
@@ -42,6 +43,15 @@ def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletio
     for name in ("conversation", "background", "prompt", "use_beam_search"):
         if getattr(request, name):
             raise APIError(f"{name} is not supported here; use /v1/chat/completions", param=name)
+    if request.response_format not in (None, {}, {"type": "text"}):
+        raise APIError(
+            "response_format is a field of chats; send text={'format': ...}",
+            param="response_format",
+        )
+    if request.n not in (None, 1):
+        raise APIError(
+            f"n is {request.n}; a response is one answer; send several requests", 400, "n"
+        )
     # Without this entry no logprobs are told, as upstream, whatever top_logprobs says.
     includes_logprobs = "message.output_text.logprobs" in (request.include or ())
     form = request.form()
@@ -266,4 +276,6 @@ def _effort(reasoning: dict[str, Any]) -> str | None:
             f"reasoning.effort is {show(effort)}; it must be a text such as 'low'",
             param="reasoning",
         )
+    if effort is not None:
+        check_effort("reasoning.effort", effort, "reasoning")
     return effort

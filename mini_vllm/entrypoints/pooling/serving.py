@@ -130,8 +130,8 @@ async def create_score(state: ServerState, request: ScoreRequest, headers: Heade
             f"{' and '.join(SIDES[-1])}",
             param=SIDES[0][0],
         )
-    one, other = (getattr(request, name) for name in names)
-    answer = await _score(state, request, headers, "score-", one, other)
+    sides = {name: getattr(request, name) for name in names}
+    answer = await _score(state, request, headers, "score-", sides)
     data = [
         {"index": index, "object": "score", "score": _number(output)}
         for index, output in enumerate(answer.outputs)
@@ -146,7 +146,8 @@ async def create_rerank(state: ServerState, request: RerankRequest, headers: Hea
     (ServingScores._request_output_to_rerank_response) @ v0.22.1
     """
     documents = request.documents if isinstance(request.documents, list) else [request.documents]
-    answer = await _score(state, request, headers, "rerank-", request.query, documents)
+    sides = {"query": request.query, "documents": documents}
+    answer = await _score(state, request, headers, "rerank-", sides)
     results: list[dict[str, Any]] = []
     for index, output in enumerate(answer.outputs):
         document = documents[index]
@@ -211,9 +212,11 @@ def _inputs(given: Any) -> list[PromptType]:
         raise APIError(error.message.replace("prompt ", "input "), param="input") from None
 
 
-async def _tokens(state: ServerState, work: Callable[[], list[list[int]]]) -> list[list[int]]:
-    """Tokenize without making others wait. What is wrong with a prompt is wrong with ``input``, and
-    is said before the first of them is let in."""
+async def _tokens(
+    state: ServerState, work: Callable[[], list[list[int]]], param: str | None = "input"
+) -> list[list[int]]:
+    """Tokenize without making others wait. What is wrong with a prompt is said before the first of
+    them is let in, and named after the field that it came from, if one field has them all."""
     try:
         prompts = await asyncio.to_thread(work)
         for token_ids in prompts:
@@ -221,7 +224,7 @@ async def _tokens(state: ServerState, work: Callable[[], list[list[int]]]) -> li
         return prompts
     except RequestError as error:
         if error.param == "prompt":
-            raise APIError(str(error), param="input") from error
+            raise APIError(str(error), param=param) from error
         raise
 
 
@@ -262,18 +265,14 @@ async def _score(
     request: ScoringRequest,
     headers: Headers,
     prefix: str,
-    one: Any,
-    other: Any,
+    sides: dict[str, Any],
 ) -> Answer:
-    """Compare texts."""
+    """Compare the texts of two fields."""
     args = require(state, None, "Score API")
     check_score_type(args)
     lora = state.check_model(request.model)
     state.check_alive()
-    one, other = (
-        [_text_of(state, args, text) for text in (side if isinstance(side, list) else [side])]
-        for side in (one, other)
-    )
+    one, other = (_texts_of(state, args, name, side) for name, side in sides.items())
     options = ScoringOptions(
         request.tokenization(),
         request.max_tokens_per_query,
@@ -283,22 +282,28 @@ async def _score(
     )
     tokenizer = state.engine.pooling_tokenizer
     scoring = await asyncio.to_thread(prepare, tokenizer, one, other, options)
-    await _tokens(state, lambda: scoring.prompts)
+    await _tokens(state, lambda: scoring.prompts, param=None)
     params = PoolingParams(request.activates, task=scoring.task)
     answer = await pool(state, request, headers, prefix, scoring.prompts, params, lora)
     return Answer(state, answer.id, answer.model, scoring.combine(answer.outputs))
 
 
-def _text_of(state: ServerState, args: PoolingArgs, given: Any) -> str:
-    """A text of a query or document; Cohere's and Jina's clients may put it into an object."""
-    text = given.get("text") if isinstance(given, dict) and "content" not in given else given
-    if not isinstance(text, str):
-        raise APIError(
-            f"the texts hold {show(given)}; MultiModalParam is not supported for {args.name}: "
-            "send texts"
-        )
-    check_text(state, text)
-    return text
+def _texts_of(state: ServerState, args: PoolingArgs, name: str, side: Any) -> list[str]:
+    """The texts of a field; Cohere's and Jina's clients may put each into an object."""
+    texts = []
+    for given in side if isinstance(side, list) else [side]:
+        text = given.get("text") if isinstance(given, dict) and "content" not in given else given
+        if not isinstance(text, str):
+            raise APIError(
+                f"the texts hold {show(given)}; MultiModalParam is not supported for {args.name}: "
+                "send texts",
+                param=name,
+            )
+        check_text(state, text)
+        texts.append(text)
+    if not texts:
+        raise APIError(f"{name} is empty; send at least one text", param=name)
+    return texts
 
 
 def _number(output: PoolingRequestOutput[PoolingOutput]) -> float:

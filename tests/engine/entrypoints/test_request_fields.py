@@ -73,9 +73,7 @@ def test_null_says_nothing() -> None:
                 body(**given | {name: None})
 
 
-NO_EFFECT = {
-    "user": "of the caller's own books", "return_prompt_text": "see /tokenize",
-}  # fmt: skip
+NO_EFFECT = {"user": "of the caller's own books"}
 
 
 @pytest.mark.upstream
@@ -186,6 +184,10 @@ FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ("completions", {"structured_outputs": {"choice": []}}, "choice is empty"),
         ("completions", {"structured_outputs": {}}, "has none of json, regex, choice"),
         ("chat/completions", {"structured_outputs": {"json": None}}, "has none of json, regex"),
+        ("chat/completions", {"reasoning_effort": "huge"}, "reasoning_effort is 'huge'; it must"),
+        ("responses", {"reasoning": {"effort": "huge"}}, "reasoning.effort is 'huge'; it must"),
+        ("responses", {"response_format": {"type": "json_object"}}, "send text={'format': ...}"),
+        ("responses", {"n": 2}, "n is 2; a response is one answer"),
         ("responses", {"background": True}, "background is not supported"),
         ("responses", {"conversation": {"id": "c"}}, "conversation is not supported"),
         ("responses", {"input": []}, "input is empty"),
@@ -250,6 +252,21 @@ def test_a_prompt_is_cut(server: Server) -> None:
     body = GREEDY | {"truncate_prompt_tokens": -1}
     usage = server.post("/v1/completions", prompt="a " * 400, **body).json()["usage"]
     assert usage["prompt_tokens"] == 256 - 8
+
+
+def test_a_chat_tells_the_text_that_the_model_read(server: Server) -> None:
+    body: dict[str, Any] = GREEDY | {"messages": HELLO, "return_prompt_text": True}
+    answer = server.post("/v1/chat/completions", **body).json()
+    assert answer["prompt_text"].endswith("Hello<|im_end|>\n<|im_start|>assistant\n")
+    lines = server.post("/v1/chat/completions", stream=True, **body).text.split("\n\n")
+    told = ["prompt_text" in line and json.loads(line[6:])["prompt_text"] for line in lines]
+    assert told == [answer["prompt_text"]] + [False] * (len(lines) - 1)
+
+
+def test_an_empty_list_of_named_tokens_asks_for_nothing(server: Server) -> None:
+    body: dict[str, Any] = GREEDY | {"prompt": "Once", "logprob_token_ids": []}
+    (choice,) = server.post("/v1/completions", **body).json()["choices"]
+    assert choice["logprobs"] is None
 
 
 def test_text_may_have_its_special_tokens_already() -> None:

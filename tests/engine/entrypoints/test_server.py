@@ -319,6 +319,12 @@ def test_one_error_object_everywhere(server: Server) -> None:
     assert server.client.get("/nothing").json()["error"]["code"] == 404
     twice = server.client.post(server.url + "//v1/completions", json={}).json()["error"]
     assert (twice["code"], "POST //v1/completions;" in twice["message"]) == (404, True)
+    for path, advice in (
+        ("/sleep", "VLLM_SERVER_DEV_MODE=1"), ("/start_profile", "--profiler-config"),
+        ("/invocations", "its own path"), ("/nothing", "see /docs"),
+    ):  # fmt: skip
+        error = server.client.post(path).json()["error"]
+        assert (error["code"], advice in error["message"]) == (404, True), error
     wrong_way = server.client.get("/v1/completions")
     assert wrong_way.json()["error"]["code"] == 405 and wrong_way.headers["allow"] == "POST"
     big = server.client.post(

@@ -20,7 +20,7 @@ from mini_vllm.entrypoints.openai.chat import prompt_of
 from mini_vllm.entrypoints.openai.errors import as_api_error
 from mini_vllm.entrypoints.openai.json_object import ObjectReader
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
-from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
+from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser, one_change_a_call
 from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser
 from mini_vllm.errors import Fault, RequestError
 from mini_vllm.model.checkpoint_files import load_tokenizer
@@ -252,6 +252,21 @@ def test_required_calls_stream_as_they_are_written(separators: tuple[str, str]) 
         found = [(name, json.loads(arguments)) for name, arguments in calls.values()]
         assert found == REQUIRED and list(calls) == [0, 1, 2, 3] and parser.is_complete
         assert [call.arguments for call in parser.calls] == [a for _, a in calls.values()]
+
+
+def test_an_event_has_one_change_of_a_call() -> None:
+    """A client may join pieces by their index, but not those of the first event."""
+    parser = RequiredCallParser()
+    (changes,) = parser.extract_streaming(required_text((",", ":"))).values()
+    assert len(changes) > len(REQUIRED)
+    joined = one_change_a_call(changes)
+    assert [(one["index"], one["id"]) for one in joined] == [
+        (index, call.id) for index, call in enumerate(parser.calls)
+    ]
+    assert [one["function"] for one in joined] == [
+        {"name": call.name, "arguments": call.arguments} for call in parser.calls
+    ]
+    assert one_change_a_call(changes[1:2]) == changes[1:2]
 
 
 def test_required_calls_that_are_cut_are_kept_as_far_as_they_go() -> None:

@@ -258,8 +258,9 @@ BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "Unsupported task: 'classify'": ("/pooling", {"input": "a", "task": "classify"}, None),
     "either 1:1, 1:N or N:N": ("/score", {"text_1": ["a", "b"], "text_2": ["c"] * 3}, None),
     "texts to compare are missing": ("/score", {"text_1": "a"}, "queries"),
-    "At least one text_pair": ("/rerank", {"query": "a", "documents": []}, None),
-    "MultiModalParam is not supported": ("/rerank", {"query": "a", "documents": [{}]}, None),
+    "documents is empty": ("/rerank", {"query": "a", "documents": []}, "documents"),
+    "MultiModalParam is not supported": ("/rerank", {"query": "a", "documents": [{}]}, "documents"),
+    "the texts hold {}": ("/score", {"text_1": {}, "text_2": "b"}, "text_1"),
     "max_tokens_per_query (64)": (
         "/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_query": 64},
         "max_tokens_per_query",
