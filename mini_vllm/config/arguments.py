@@ -107,6 +107,8 @@ class EngineOptions(TypedDict, total=False):
     scheduling_policy: Policy
     # Arguments of vLLM that are taken and change nothing: `vllm_names.IGNORED`
     trust_remote_code: bool
+    served_model_name: str | list[str] | None
+    shutdown_timeout: float
     safetensors_load_strategy: str | None
     ignore_patterns: str | list[str]
     code_revision: str | None

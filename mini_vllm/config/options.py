@@ -40,7 +40,7 @@ SWITCHES = (
     "trust_remote_code",
 )  # fmt: skip
 """Options without effect that take no value; the others take one, or several."""
-SERVE_HAS = {"stream_interval", "enable_log_requests"}
+SERVE_HAS = {"stream_interval", "enable_log_requests", "served_model_name", "shutdown_timeout"}
 """Options of the server, where they have an effect."""
 SEVERAL = ("ignore_patterns",)
 OF_SERVE = {

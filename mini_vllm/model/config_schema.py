@@ -179,7 +179,10 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
     """Raise ValueError that names the file, the key, its value and what is allowed."""
     own = table(family(config))
     spelled = {name: CONFIG[ours] for name, ours in own.spelled.items()}
-    check_entries(config, {**spelled, **CONFIG, **own.rules}, source)
+    rules = {**spelled, **CONFIG, **own.rules}
+    if config.get("hidden_activation"):  # then the other is not read: Gemma's once was wrong
+        rules["hidden_act"] = STRING.or_null()
+    check_entries(config, rules, source)
     if name := family(config):
         read = {*own.rules, *own.defaults, *FAMILIES.get(name, ())}
         read |= COUNTS if read & COUNTS else set()

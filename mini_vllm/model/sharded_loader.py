@@ -199,7 +199,8 @@ def load_parts(
             if our in targets or not (our.endswith(needless) or our.startswith(elsewhere))
         ]
         for file in files
-        for name in file.header
+        for name, info in file.header.items()
+        if 0 not in info.shape or name in targets  # as of a shared expert of no size
     }
     _log_ignored([name for name in ours if name.startswith(ignored)], folder)
     found = {our for names in ours.values() for our in names}
@@ -208,7 +209,7 @@ def load_parts(
     for file in files:
         with file.open() as tensors:
             for name, info in file.header.items():
-                for our in ours[name]:
+                for our in ours.get(name, ()):
                     if our in targets:
                         _copy_part(targets[our], tensors, info, name, file.path)
 

@@ -83,6 +83,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """By architecture: the defaults of its config class that differ from Llama's."""
 
+WINDOW_IN_ALL_LAYERS = ("Qwen3MoeForCausalLM",)
+"""Where `use_sliding_window` is on; `max_window_layers` is not read."""
+
 
 def known() -> tuple[str, ...]:
     """The supported architectures."""
@@ -154,14 +157,14 @@ def sliding_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
     """The attention window of each layer, None for the whole context.
 
     Families with a table say it there. Qwen's have windows if `use_sliding_window` is true, from
-    layer `max_window_layers` on, or in the layers that `layer_types` names.
+    layer `max_window_layers` on, or in the layers that `layer_types` names; Qwen3-MoE in all.
     """
     num_layers, name = config["num_hidden_layers"], family(config)
     if name in TABLES:
         own = table(name).windows
         return own(config) if own is not None else (None,) * num_layers
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
-    first = config.get("max_window_layers")
+    first = 0 if name in WINDOW_IN_ALL_LAYERS else config.get("max_window_layers")
     is_sliding = [index >= (28 if first is None else first) for index in range(num_layers)]
     if kinds := config.get("layer_types"):
         is_sliding = [kind == "sliding_attention" for kind in kinds]

@@ -138,12 +138,12 @@ class GroupedLinear(nn.Module):
 def grouped_product(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """x @ weight[e]^T for the rows of each expert e: `[P, in]`, `[E, out, in]` -> `[P, out]`.
 
-    `counts` `[E]` says how many rows each has; they follow one another.
+    `counts` `[E]` says how many rows each has; they follow one another. So do those of the result,
+    whose rows torch pads to whole 16 bytes.
     """
     if can_group(x, weight):
-        return torch._grouped_mm(
-            x, weight.transpose(1, 2), offs=counts.cumsum(0, dtype=torch.int32)
-        )
+        ends = counts.cumsum(0, dtype=torch.int32)
+        return torch._grouped_mm(x, weight.transpose(1, 2), offs=ends).contiguous()
     return product_by_expert(x, weight, counts)
 
 

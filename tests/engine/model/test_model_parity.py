@@ -100,6 +100,16 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "qwen3-moe": ("Qwen3Moe", dict(head_dim=16, **EXPERTS)),
+    "qwen3-moe-window": (
+        "Qwen3Moe",
+        dict(
+            head_dim=16,
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=1,
+            **EXPERTS,
+        ),
+    ),
     "qwen3-moe-mixed": (
         "Qwen3Moe",
         dict(

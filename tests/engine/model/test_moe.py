@@ -33,9 +33,15 @@ from mini_vllm.model.checkpoint import TensorInfo, tensor_files
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.layers import PLAIN, Build, Linear
 from mini_vllm.model.moe.args import MoEArgs
-from mini_vllm.model.moe.experts import SeparateExperts, StackedExperts, make_experts
+from mini_vllm.model.moe.experts import (
+    SeparateExperts,
+    StackedExperts,
+    grouped_product,
+    make_experts,
+)
 from mini_vllm.model.moe.files import one_by_one as one_by_one_in
 from mini_vllm.model.moe.files import unpack_mxfp4
+from mini_vllm.model.moe.grouped import product_by_expert
 from mini_vllm.model.moe.layer import SparseMoE
 from mini_vllm.model.moe.routers import fused_topk, grouped_topk, topk_sigmoid, topk_softmax
 from mini_vllm.quantization.config import get_quantization_config
@@ -525,3 +531,14 @@ def test_a_missing_expert_is_named(tmp_path: Path) -> None:
         ValueError, match=r"1 tensor\(s\) missing .*'.*experts\.2\.up_proj\.weight'"
     ):
         load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("size", [16, 17, 19])
+def test_rows_of_a_product_of_groups_follow_one_another(size: int) -> None:
+    """torch pads them to 16 bytes, and what comes next reads them by their number."""
+    draw = torch.Generator().manual_seed(size)
+    x, weight = torch.randn(5, 8, generator=draw), torch.randn(3, 2 * size, 8, generator=draw)
+    counts = torch.tensor([2, 0, 3])
+    found = grouped_product(x, weight, counts)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, product_by_expert(x, weight, counts))

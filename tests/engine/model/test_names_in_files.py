@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
+from benchmarks.families.record import read
 from benchmarks.families.tiny import FAMILIES, write
 from mini_vllm import LLM, bundled
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.model import checkpoint_files
+from mini_vllm.model.build import load_model
 from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.config_schema import misspelt_entries
+
+ANSWERS = read()
 
 
 @pytest.fixture
@@ -100,17 +106,33 @@ def test_a_vocabulary_of_sentencepiece_names_its_package(
 
 def test_a_mamba2_without_a_head_embeds(tmp_path: Path) -> None:
     """Its names lack `backbone.` then, as those of others lack `model.`."""
-    from tests.engine.model.test_family_tokens import ANSWERS
-
     answer = ANSWERS["mamba2"]
     options: dict[str, Any] = {"skip_tokenizer_init": True, "dtype": "float32", "runner": "pooling"}
     write(tmp_path / "whole", answer["config"], answer["shapes"])
     whole = LLM(tmp_path / "whole", **options).embed([[5, 9, 11]], use_tqdm=False)
-    from safetensors.torch import load_file, save_file
-
     tensors = load_file(tmp_path / "whole" / "model.safetensors")
     write(tmp_path / "bare", answer["config"] | {"architectures": ["Mamba2Model"]}, {})
     short = {k.removeprefix("backbone."): v for k, v in tensors.items() if "lm_head" not in k}
     save_file(short, tmp_path / "bare" / "model.safetensors")
     bare = LLM(tmp_path / "bare", **options).embed([[5, 9, 11]], use_tqdm=False)
     assert bare[0].outputs.embedding == whole[0].outputs.embedding
+
+
+def test_of_two_names_of_an_activation_only_the_one_that_is_read_is_checked() -> None:
+    """Files of Gemma have "gelu" under the older name, and mean what the newer one says."""
+    sizes = dict(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
+    config = {**sizes, "num_attention_heads": 1, "num_key_value_heads": 1, "hidden_act": "gelu"}
+    for name in ("Gemma2ForCausalLM", "Gemma3ForCausalLM"):
+        args = ModelArgs.from_dict({"architectures": [name], **config})
+        assert args.hidden_act == "gelu_pytorch_tanh"
+    with pytest.raises(ValueError, match="hidden_act is 'gelu'; choose from"):
+        ModelArgs.from_dict({"architectures": ["LlamaForCausalLM"], **config})
+
+
+def test_a_shared_expert_of_no_size_is_none(tmp_path: Path) -> None:
+    answer = ANSWERS["dots1"]
+    shapes = {k: v for k, v in answer["shapes"].items() if "shared_expert" not in k}
+    empty = {k: [0, 32] for k in answer["shapes"] if "shared_experts.up_proj" in k}
+    assert empty
+    write(tmp_path, answer["config"] | {"n_shared_experts": 0}, shapes | empty)
+    load_model(tmp_path)
