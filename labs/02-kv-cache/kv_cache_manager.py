@@ -248,7 +248,7 @@ class KVCacheManager:
             for index in range(self.num_cached_blocks.get(request.request_id, 0)):
                 # None: another request that shared the block has failed (uncache_blocks).
                 assert table[index].block_hash in (None, request.block_hashes[index]), (
-                    f"block {index} of {request.request_id} is filed under another content"
+                    f"block {index} of {request.request_id} has the hash of other contents"
                 )
 
     def _check_holders(self, block_ids: Mapping[str, Sequence[int]]) -> None:

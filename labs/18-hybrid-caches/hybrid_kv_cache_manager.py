@@ -275,8 +275,8 @@ class HybridKVCacheManager(KVCacheManager):
         for index in range(manager.num_cached_blocks.get(request.request_id, 0)):
             known = (None, manager.key(request, index, manager.group_id))
             assert table[index].block_hash in known, (
-                f"block {index} of {request.request_id} in group {manager.group_id} is filed under "
-                "another content"
+                f"block {index} of {request.request_id} in group {manager.group_id} has the hash "
+                "of other contents"
             )
 
 

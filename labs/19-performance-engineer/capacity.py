@@ -106,8 +106,8 @@ def operational_laws(
         think: Z, seconds between a client's answer and its next request.
 
     Raises:
-        ValueError: without a part, a request or time, or for a part that was busy longer than
-            there was; rounding may make it a ten-thousandth longer.
+        ValueError: without a part, a request or time, or if a part was busy for longer than
+            ``seconds``; a ten-thousandth more is allowed for rounding.
 
     Source: Denning and Buzen, see above.
     """

@@ -26,7 +26,8 @@ class Integrity:
         queued = [request.request_id for request in (*self.running, *waiting)]
         known = self.requests
         assert sorted(queued) == sorted(known), (
-            "each unfinished request stands in one queue, once, and no other does; not so "
+            "each unfinished request must be in exactly one queue, and no other request in any; "
+            "wrong: "
             f"{[i for i in sorted({*queued, *known}) if i not in known or queued.count(i) != 1]}"
         )
         assert len(self.running) <= self.scheduler_config.max_num_seqs

@@ -39,8 +39,8 @@ def make_ready(
         cache, limits = config.cache, config.scheduler
         if limits.max_model_len < wanted:
             logger.info(
-                "max_model_len is %d, the longest that the KV cache holds; the model goes up to %d;"
-                " to have that, %s",
+                "max_model_len is %d in place of %d, because the KV cache holds no more; to change "
+                "that, %s",
                 limits.max_model_len,
                 wanted,
                 executor.call("how_to_hold", wanted)[0],

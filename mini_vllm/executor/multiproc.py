@@ -126,7 +126,7 @@ class Answers:
         try:
             answer: Answer = pickle.loads(message)
         except Exception as error:  # the call that it answers is unknown, and would wait for ever
-            self.die(f"{worker} has answered what cannot be read: {error!r}; start a new engine")
+            self.die(f"{worker} sent an answer that cannot be read: {error!r}; start a new engine")
             return True
         if answer.is_fatal:
             self._step_failed(worker, answer)

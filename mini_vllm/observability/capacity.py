@@ -110,18 +110,19 @@ def operational_laws(
         think: Z, seconds between a client's answer and its next request.
 
     Raises:
-        ValueError: without a part, a request or time, or for a part that was busy longer than
-            there was; rounding may make it a ten-thousandth longer.
+        ValueError: without a part, a request or time, or if a part was busy for longer than
+            ``seconds``; a ten-thousandth more is allowed for rounding.
 
     Source: Denning and Buzen, see above.
     """
     if not busy or completed < 1 or seconds <= 0:
         raise ValueError(
-            f"{len(busy)} parts, {completed} requests in {seconds} s; the laws need one of each"
+            f"{len(busy)} parts, {completed} requests in {seconds} s; give at least 1 part, 1 "
+            "request and more than 0 s"
         )
     over = {part: time for part, time in busy.items() if time > seconds * 1.0001}
     if over:
-        raise ValueError(f"{over} s of {seconds} s; a part is busy for the whole time at most")
+        raise ValueError(f"{over} s of {seconds} s; a part can be busy for the whole time at most")
     demand = {part: time / completed for part, time in busy.items()}
     bottleneck = max(demand, key=lambda part: demand[part])
     largest = demand[bottleneck]

@@ -176,15 +176,15 @@ def page_size(spec: KVCacheSpec, block_size: int) -> tuple[int, int]:
     if block_size * token < needed:
         grown = cdiv(needed, ALIGNMENT * token) * ALIGNMENT
         logger.info(
-            "blocks have %d tokens, not %d: so a block of keys and values holds the state of a "
-            "layer, %d bytes a plane", grown, block_size, needed
+            "block_size is raised from %d to %d tokens: a block of keys and values must hold the "
+            "state of a layer, %d bytes in each plane", block_size, grown, needed
         )  # fmt: skip
         block_size = grown
     return block_size, block_size * token
 
 
 def check_state_blocks(config: EngineConfig, block_size: int) -> None:
-    """States are kept where a step ends with a block: a step must be able to.
+    """A state is kept if a step ends at the end of a block, so a step must be able to fill one.
 
     Source: vllm/config/vllm.py#L2132-L2144 (VllmConfig.validate_mamba_block_size) @ v0.22.1
     """
@@ -194,8 +194,8 @@ def check_state_blocks(config: EngineConfig, block_size: int) -> None:
     for name in ("max_num_batched_tokens", "long_prefill_token_threshold"):
         if 0 < (value := getattr(limits, name)) < block_size:
             raise ValueError(
-                f"{name} is {value}; blocks have {block_size} tokens, so that one holds the state "
-                f"of a layer, and a step must fill one; set it to at least {block_size}, or "
+                f"{name} is {value}; a block of {block_size} tokens holds the state of a layer, "
+                f"and a step must be able to fill a block; set it to at least {block_size}, or set "
                 "enable_prefix_caching=False"
             )
 

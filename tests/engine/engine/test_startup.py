@@ -104,8 +104,8 @@ def test_limits_are_said_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert re.search(r"weights: \d.* loaded in", text)
     assert "KV cache: 19 blocks of 16 tokens" in text
     assert (
-        "max_model_len is 304, the longest that the KV cache holds; the model goes up to 2048; to "
-        "have that, set num_gpu_blocks to at least 129" in text
+        "max_model_len is 304 in place of 2048, because the KV cache holds no more; to change "
+        "that, set num_gpu_blocks to at least 129" in text
     )
     assert re.search(
         r"storyteller is ready after .* s: max_model_len=304 of 2048 positions, 19 KV blocks of 16 "

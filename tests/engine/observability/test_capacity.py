@@ -48,7 +48,7 @@ def test_the_bottleneck_sets_the_limit_and_the_knee() -> None:
     assert throughput_bound(laws, 1) == pytest.approx(1 / 0.11)
     assert throughput_bound(laws, 2) == throughput_bound(laws, 100) == pytest.approx(12.5)
     assert operational_laws({"host": 0.0}, 1, 1.0).most == math.inf
-    with pytest.raises(ValueError, match=r"11\.0\} s of 10\.0 s; a part is busy for the whole"):
+    with pytest.raises(ValueError, match=r"11\.0\} s of 10\.0 s; a part can be busy for the whole"):
         operational_laws({"device": 11.0}, 1, 10.0)
     with pytest.raises(ValueError, match="0 parts, 1 requests"):
         operational_laws({}, 1, 10.0)

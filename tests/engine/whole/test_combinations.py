@@ -271,7 +271,7 @@ def check(names: list[str], options: dict[str, Any]) -> None:
         tokens = run(options)
     except ValueError as error:
         reasons = [*(row.why for row in ROWS), "of its own; use another, or leave kv_events"]
-        reasons.append("so that one holds the state of a layer, and a step must fill one")
+        reasons.append("holds the state of a layer, and a step must be able to fill a block")
         assert any(reason in str(error) for reason in reasons), f"{names}: {error}"
         return
     changing = {key: options[key] for key in CHANGING if key in options}
