@@ -19,7 +19,13 @@ from torch import nn
 
 from mini_vllm.gguf import is_gguf, read_gguf
 from mini_vllm.kernels import native
-from mini_vllm.model.checkpoint import FLOATS, read_header, read_quantize_config, weight_files
+from mini_vllm.model.checkpoint import (
+    FLOATS,
+    OLD_FILES,
+    read_header,
+    read_quantize_config,
+    weight_files,
+)
 from mini_vllm.model.config import read_config, with_overrides
 from mini_vllm.model.gguf.tensors import BLOCKS, GROUP, sources
 from mini_vllm.model.layers import Linear, LinearMethod
@@ -30,6 +36,7 @@ from mini_vllm.quantization.entries import (
     check_kinds,
     check_names,
     get_from_keys,
+    naming,
     one_of,
 )
 from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
@@ -530,20 +537,23 @@ def get_quantization_config(
                 "gguf; or leave it out"
             )
         return ONLINE[wanted] if wanted else None
-    check_kinds(found)
+    files = ("config.json", *OLD_FILES) if find_quantization(whole) else OLD_FILES
+    file = next((folder / name for name in files if (folder / name).is_file()), folder)
+    with naming(file):
+        check_kinds(found)
     method = str(found.get("quant_method", "")).lower()
     method = ALIASES.get(method, method)
     if method not in FORMATS:
         hint = "; quantise the original with `oneshot`" if method == "bitsandbytes" else ""
         raise ValueError(
-            f"{folder / 'config.json'}: quant_method is {method!r}; supported are "
-            f"{sorted(FORMATS)}{hint}"
+            f"{file}: quant_method is {method!r}; supported are {sorted(FORMATS)}{hint}"
         )
     if wanted is not None and wanted != method:
         raise ValueError(
-            f"quantization is {quantization!r}, but config.json says {method!r}; leave it out"
+            f"quantization is {quantization!r}, but {file.name} says {method!r}; leave it out"
         )
-    config = FORMATS[method].from_config(found)
+    with naming(file):
+        config = FORMATS[method].from_config(found)
     config.stacked = resolve_model_class(whole.get("architectures") or ()).stacked
     if list(folder.glob("*.safetensors")):
         headers = [read_header(file) for file in weight_files(folder)]

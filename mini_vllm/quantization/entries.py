@@ -6,7 +6,9 @@ A file may hold anything: what is read is checked first, and an error names the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.errors import show
@@ -19,7 +21,18 @@ def get_from_keys(config: Mapping[str, Any], keys: Sequence[str]) -> Any:
     for key in keys:
         if key in config:
             return config[key]
-    raise ValueError(f"quantization_config has none of {list(keys)}")
+    raise ValueError(
+        f"quantization_config has none of {', '.join(keys)}; add what the model was quantised with"
+    )
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Put the name of the file that is read before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def one_of(config: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any = None) -> Any:

@@ -280,7 +280,8 @@ def test_a_wrong_weight_shape_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bits": 3}, "bits is 3; supported: 4, 8"),
+        ({"bits": 3}, r"config.json: quantization_config: bits is 3; supported: 4, 8"),
+        ({"group_size": ...}, r"config.json: quantization_config has none of group_size; add what"),
         ({"bits": 4.0}, "bits is 4.0; supported: 4, 8"),
         ({"group_size": 48}, "qkv_proj': group_size 48 does not divide the 64 columns"),
         ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'; supported are"),
@@ -289,7 +290,8 @@ def test_a_wrong_weight_shape_is_named(tmp_path: Path) -> None:
 )
 def test_a_wrong_config_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     config, make = FORMATS["gptq"]
-    folder = write(tmp_path, {**config, **changes}, make)
+    both = {**config, **changes}
+    folder = write(tmp_path, {k: v for k, v in both.items() if v is not ...}, make)
     with pytest.raises(ValueError, match=message):
         logits(folder)
 
@@ -341,6 +343,10 @@ def test_an_entry_in_a_file_of_its_own_is_read(name: str, file: str, tmp_path: P
         spelled = {"bits": "w_bit", "group_size": "q_group_size"}
         entry = {spelled.get(key, key): value for key, value in entry.items()}
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / file).write_text(json.dumps(entry))
+    (folder / file).write_text(json.dumps(entry | {"bits": 3, "w_bit": 3}))
+    with pytest.raises(ValueError, match=f"{file}: quantization_config: bits is 3"):
+        get_quantization_config(folder)
     (folder / file).write_text(json.dumps(entry))
     (folder / "plain" / file).write_text(json.dumps(entry))  # left behind beside plain weights
     torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)

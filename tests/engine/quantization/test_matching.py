@@ -13,13 +13,14 @@ from torch import Tensor
 
 from mini_vllm.model.build import load_model
 from mini_vllm.model.llama import LlamaForCausalLM
-from mini_vllm.model.phi3 import Phi3ForCausalLM
+from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.quantization.matching import find_group, find_matched_target, is_layer_skipped
 from mini_vllm.quantization.oneshot.calibrate import run_prompt
 from tests.engine.quantization.formats import Packed, awq, compressed_tensors, ct_config, write
 
-STACKED, WHOLE = LlamaForCausalLM.stacked, Phi3ForCausalLM.stacked
+STACKED = LlamaForCausalLM.stacked
+WHOLE = resolve_model_class(["Phi3ForCausalLM"]).stacked
 ATTENTION, MLP = "model.layers.0.self_attn.", "model.layers.0.mlp."
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 TARGETS = [
