@@ -1,12 +1,12 @@
-"""Cuts a model's text into what it thinks and what it answers, while the text still grows.
+"""Splits a model's text into reasoning and content, while the text still grows.
 
 ::
 
     so far     "<think>Oslo is north.</thi"     reasoning "Oslo is north.", held "</thi"
                "<think>Oslo is north.</thinking" ... it was no tag: reasoning goes on
 
-There is one reader: a whole answer is a stream of one piece, so every cut of a stream gives the
-same two texts. Tags are looked for in the text, whatever tokens they were spelled with.
+The same parser reads whole answers, as a stream of one piece. So the result does not depend on how
+a stream is split. Tags are searched in the text, whatever tokens they consist of.
 
 Source: vllm/reasoning/basic_parsers.py#L92-L178
 (BaseThinkingReasoningParser.extract_reasoning_streaming) @ v0.22.1
@@ -35,7 +35,7 @@ class ReasoningParser:
     Attributes:
         is_answering: the reasoning has ended, or there is none: all further text is content.
         _may_start: whether a start tag may still come.
-        _held: text that is not told yet.
+        _held: text that is not sent yet.
     """
 
     def __init__(self, form: ReasoningFormat, beginning: Beginning = Beginning.INSIDE) -> None:
@@ -112,7 +112,7 @@ class ReasoningParser:
 
 
 class ReasoningAnswerParser:
-    """An answer whose content another parser reads: calls are looked for behind the reasoning.
+    """Splits off the reasoning, and passes the content after it to another parser, for tool calls.
 
     Args:
         includes: False leaves the reasoning out.
@@ -146,10 +146,10 @@ class ReasoningAnswerParser:
 def beginning_of(
     state: ServerState, request: ChatCompletionRequest, token_ids: Sequence[int]
 ) -> Beginning | None:
-    """Where the answer to a chat begins, whose prompt these tokens are; None without a format, or
-    where nothing tells how tokens are spelled.
+    """Where the answer begins after a prompt of these tokens. None without a reasoning format or
+    without a vocabulary.
 
-    An answer that goes on with a message has begun outside, unless that message has a tag.
+    An answer that continues a message begins outside, unless that message has a tag.
     """
     form, vocabulary = state.reasoning, state.vocabulary
     if form is None or vocabulary is None:
@@ -172,11 +172,11 @@ def count_reasoning_tokens(
     """How many tokens of an answer begin inside its reasoning; those of tags do not.
 
     Args:
-        parser: a fresh one of the answer.
+        parser: a new parser of the answer.
 
     Source: vllm/reasoning/basic_parsers.py#L183-L201
-    (BaseThinkingReasoningParser.count_reasoning_tokens) @ v0.22.1, which knows of no thought that
-    the prompt has opened.
+    (BaseThinkingReasoningParser.count_reasoning_tokens) @ v0.22.1, which does not count reasoning
+    whose start tag is in the prompt.
     """
     form = parser.form
     tags = (form.start.encode(), form.end.encode())

@@ -1,9 +1,9 @@
-"""Server-sent events: an answer in pieces, and what becomes of it when the reader is gone.
+"""Server-sent events: streamed answers, and how they end when the client disconnects.
 
 ::
 
     data: {"choices":[{"text":"Once"}]}⏎⏎      one event a piece
-    data: {"error":{...}}⏎⏎                    the status was sent long ago, so errors are events
+    data: {"error":{...}}⏎⏎                    the status is sent already, so errors are events
     data: [DONE]⏎⏎                             always the last
 """
 
@@ -45,7 +45,7 @@ def sse_event(body: Any) -> bytes:
 
 
 class ClientGoneError(Exception):
-    """The client reads the answer no longer."""
+    """The client has disconnected."""
 
 
 async def listen_for_disconnect(receive: Receive) -> None:
@@ -91,7 +91,7 @@ class EventStream(Response):
 
     Args:
         events: encoded events, without the last one, ``[DONE]``.
-        close: called in the end, also if nothing was ever read: it lets go of the request.
+        close: called at the end, even if no event was read; it ends the request.
     """
 
     media_type = "text/event-stream"
@@ -138,7 +138,7 @@ class EventStream(Response):
 
 
 async def merge(iterators: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
-    """What several iterators yield, as it comes, each with the number of its source."""
+    """Items of several iterators as they arrive, each with the index of its iterator."""
     if len(iterators) == 1:
         async with contextlib.aclosing(iterators[0]) as only:  # type: ignore[type-var]
             async for item in only:

@@ -1,12 +1,12 @@
-"""Tool calls in a model's text, in the format of Hermes, whole and while the text still grows.
+"""Parses tool calls in Hermes format, in a whole text or while the text still grows.
 
 ::
 
     I'll look. <tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>
     └ content ┘└──────────────────────────── one call ─────────────────────────────────┘
 
-There is one reader: a whole answer is a stream of one piece. A call ends where its JSON ends, so a
-tag in one of its texts is text. What may yet turn out to be a tag is held back::
+The same parser reads whole answers, as a stream of one piece. A call ends where its JSON ends, so a
+tag inside a JSON string is text. Text that may be the beginning of a tag is held back::
 
     so far        "I'll look. <tool_"     content "I'll look. ", held "<tool_"
 
@@ -32,7 +32,7 @@ class ToolCall:
     """One call as OpenAI writes it; ``arguments`` is JSON in a string.
 
     Attributes:
-        is_whole: its arguments were written to their end; if not, they are what there is of them.
+        is_whole: whether the arguments are complete.
     """
 
     name: str
@@ -63,8 +63,8 @@ def partial_tag_overlap(text: str, tag: str) -> int:
 
 
 def find_name(call: ObjectReader) -> str | None:
-    """The name in a call that is still being written; None until its closing quote is there, and
-    for what is no name: not a text, an empty one, or half of a surrogate pair."""
+    """The name in a call that is still being written. None until its closing quote is written, and
+    for an invalid name: not a string, empty, or with half of a surrogate pair."""
     text, is_whole = call.find("name") or ("", False)
     if not is_whole or not text.startswith('"'):
         return None
@@ -99,8 +99,8 @@ def find_arguments(call: ObjectReader) -> str:
 
 
 def json_in_text(text: str) -> str:
-    """The JSON that a JSON text holds: ``{}`` if it is empty, and the text itself, with its
-    quotes, if it holds no JSON."""
+    """The JSON inside a JSON string: ``{}`` if the string is empty, and the string itself, with its
+    quotes, if it is not JSON inside."""
     inner = json.loads(text) or "{}"
     reader = ObjectReader()
     rest = reader.read(inner)
@@ -114,23 +114,24 @@ def json_in_text(text: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be sent: JSON can write half of a surrogate pair, UTF-8 cannot."""
+    """Whether UTF-8 can encode the text: JSON can contain half of a surrogate pair, UTF-8
+    cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class CallReader:
-    """One call while it is being written: its tag has been read, ``{...}</tool_call>`` follows.
+    """Reads one call while it is being written, after its start tag: ``{...}</tool_call>``.
 
-    A call is told from the first character of its arguments on, if its name is known by then, and
-    what was told is not taken back. So if it breaks later, it remains with what there is of it.
+    A call is sent from the first character of its arguments on, if its name is known by then. What
+    was sent cannot be taken back, so a call that becomes invalid later stays as far as it was sent.
 
     Args:
-        calls: it joins them when it is told.
-        start, end: the tags; ``end`` may be missing, and white space around it has no meaning.
+        calls: the calls sent so far, to which this one is added.
+        start, end: the tags. The text may lack ``end``; white space around it is ignored.
 
     Attributes:
-        content: of what turned out to be no call.
-        rest: the text behind; None until the call has ended.
+        content: the text, if it was not a call.
+        rest: the text after the call; None until the call has ended.
     """
 
     def __init__(self, calls: list[ToolCall], start: str = "", end: str = "") -> None:
@@ -142,8 +143,8 @@ class CallReader:
         self._behind = ""
 
     def read(self, text: str) -> list[dict[str, Any]]:
-        """The news that ``text`` brings, as OpenAI's deltas of tool calls: the name with its id
-        first, then the arguments as they grow."""
+        """The new part of the call, as OpenAI's tool call deltas: first the name and id, then the
+        arguments piece by piece."""
         self._behind += text if self._has_ended else self.object.read(text)
         news = self._news()
         if self._has_ended:
@@ -151,7 +152,7 @@ class CallReader:
         return news
 
     def give_up(self) -> None:
-        """Nothing more will come."""
+        """End the call: the text has ended."""
         if self.call is None:
             self._be_text()
         else:
@@ -180,8 +181,8 @@ class CallReader:
         return news
 
     def _leave(self) -> None:
-        """Pass over the end tag and the white space around it, as soon as they are there; also over
-        braces too many before it, and on to another call in the same tag."""
+        """Skip the end tag, once it is written, with the white space around it and extra braces
+        before it. Another call may follow inside the same tag."""
         if self.call is None:
             self._be_text()
             return
@@ -197,8 +198,8 @@ class CallReader:
             self.rest = (self.start if is_another else "") + self._behind
 
     def _be_text(self) -> None:
-        """No call: a whole object is content; of a broken one its tag is, and behind that tag a
-        good call may stand."""
+        """It was not a call. A complete object is content. Of an invalid one only its tag is
+        content: the text after the tag may have a valid call and is read again."""
         read, is_whole = self.object.written, self.object.is_whole
         self.content = self.start + (read if is_whole else "")
         self.rest = (read if self.start and not is_whole else "") + self._behind
@@ -208,8 +209,8 @@ class HermesToolParser:
     """Turns the text of one streamed answer into deltas of content and tool calls.
 
     Attributes:
-        text: what has come and is not read yet: what may be the beginning of a tag.
-        calls: those that were told.
+        text: text that is held back, because it may be the beginning of a tag.
+        calls: the calls sent so far.
         reader: of the call that is being read.
     """
 
@@ -240,7 +241,7 @@ class HermesToolParser:
         )
 
     def _leave_call(self) -> str:
-        """Go on behind the call if it has ended. Returns what turned out to be text."""
+        """Continue after the call, if it has ended. Returns content, if it was not a call."""
         assert self.reader is not None
         self.text, content = self.reader.rest or "", self.reader.content
         if self.reader.rest is not None:
@@ -263,20 +264,20 @@ class HermesToolParser:
 
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-"""Of a tool without parameters: what it is called with is ``{}``, and nothing is made up."""
+"""The schema of a tool without parameters: its arguments can only be ``{}``."""
 
 
 def tool_schema(
     tools: list[dict[str, Any]], choice: Any, max_calls: int | None = None
 ) -> dict[str, Any] | None:
-    """The JSON schema that makes an answer a call; None if the model is free.
+    """The JSON schema that makes an answer a tool call; None if the model need not make one.
 
-    "required": an array of ``{"name": ..., "parameters": ...}``, at most ``max_calls`` of them,
-    where a reference of a tool's schema still leads to that tool's own part. A named tool: its
-    own parameters.
+    "required": an array of at most ``max_calls`` objects ``{"name": ..., "parameters": ...}``.
+    References inside a tool's schema are adapted to its new place. A named tool: the schema of its
+    parameters.
 
     Raises:
-        ValueError: for parameters that nest too deeply to be moved into the array.
+        ValueError: for parameters that are nested too deeply.
 
     Source: vllm/tool_parsers/utils.py#L220-L253 (get_json_schema_from_tools) @ v0.22.1
     """

@@ -1,4 +1,4 @@
-"""``experts``: which experts of a mixture the tokens of some texts use, and which are hot."""
+"""``experts``: how many tokens each expert of a mixture-of-experts model gets, for some prompts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 def add_experts_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
     command.add_argument(
-        "--output-len", type=int, default=16, metavar="TOKENS", help="made for each prompt (16)"
+        "--output-len", type=int, default=16, metavar="TOKENS", help="output tokens a prompt (16)"
     )
     command.add_argument(
-        "--ranks", type=int, default=4, metavar="INT", help="that would share the experts (4)"
+        "--ranks", type=int, default=4, metavar="INT", help="ranks that share the experts (4)"
     )
     command.add_argument(
         "--copies",
         type=int,
         default=None,
         metavar="INT",
-        help="num_redundant_experts (default: as few as make the places come out even)",
+        help="num_redundant_experts (default: the fewest that every rank gets equally many)",
     )
     command.add_argument("--json", action="store_true", help="loads as one JSON object")
 
 
 @contextmanager
 def counted(model: nn.Module) -> Iterator[list[Tensor]]:
-    """The tokens of each expert `[E]`, a tensor for each layer that has experts, while this holds.
+    """Counts the tokens of each expert while the context is open: one tensor `[E]` for each layer
+    that has experts.
 
     Raises ValueError for a model without experts.
     """
@@ -72,7 +73,8 @@ def run_experts(args: argparse.Namespace) -> int:
 
 
 def run_with(llm: LLM, args: argparse.Namespace) -> int:
-    """Run the prompts and print the experts' loads; what the prefix cache has is not counted.
+    """Run the prompts and print the loads of the experts. Tokens that the prefix cache already has
+    are not counted.
 
     Raises ValueError for a model without experts, or ranks that cannot share them.
     """

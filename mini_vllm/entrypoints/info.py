@@ -1,7 +1,7 @@
-"""What a model needs and what this machine offers, shown before anything is loaded.
+"""What a model needs and what this machine has, shown before any weights are loaded.
 
-The model is built without values ("meta" tensors have a shape and no memory), so its size is that
-of the real one, quantised or not. From a hub only the small files come.
+The model is built on the "meta" device, where tensors have a shape and no memory. So its size is
+that of the real model, quantised or not. Of a model on a hub, only the small files are downloaded.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def run_info(args: argparse.Namespace) -> int:
 
 
 def describe(model: str | Path, **options: Any) -> dict[str, Any]:
-    """Figures by name: sizes in bytes, tokens of cache, and the most tokens a second.
+    """Figures by name: sizes in bytes, tokens that fit the KV cache, and the decode speed.
 
     Args:
-        model, options: as of ``LLM``.
+        model, options: as ``LLM`` takes them.
 
     Raises:
-        ValueError, OSError: for what ``LLM`` would refuse, too, as far as its config tells.
+        ValueError, OSError: for what ``LLM`` refuses, too, as far as the config shows it.
     """
     config = make_engine_config(model, **(options | {"load_format": "dummy"}))
     device = pick_device(config.model.device)
@@ -123,11 +123,11 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
 
 
 def weight_bytes(model: LlamaForCausalLM, device: torch.device) -> tuple[int, int]:
-    """What the weights take in memory, and what a decode step of one request reads of them.
+    """Bytes of the weights in memory, and bytes that a decode step of one request reads.
 
-    A CPU without arithmetic in the model's dtype keeps small products' weights in float32. A tied
-    head is a second copy there, in the order that products read. Of experts a token reads only its
-    own.
+    A CPU without arithmetic in the model's dtype keeps the weights of small products in float32.
+    There, a tied head is a second copy, packed for matrix products. A token reads only the experts
+    that it is routed to.
     """
     args, total, read = model.config, 0, 0
     is_host = platform_of(device).is_host
@@ -149,8 +149,8 @@ def weight_bytes(model: LlamaForCausalLM, device: torch.device) -> tuple[int, in
 
 
 def bytes_a_number(linear: Linear, dtype: torch.dtype, is_host: bool) -> int:
-    """What each number of a layer takes in the form that products read. One that a file has packed
-    has no `weight`, and stays as it is."""
+    """Bytes of each number of a layer, in the form that matrix products read. A layer that is
+    packed in the file has no `weight`, and stays as it is."""
     method, weight = linear.quant_method, linear.weight
     if isinstance(method, Int8OnlineLinearMethod):
         return 1
@@ -163,7 +163,7 @@ def bytes_a_number(linear: Linear, dtype: torch.dtype, is_host: bool) -> int:
 
 
 def num_parameters(model: LlamaForCausalLM) -> int:
-    """Numbers that the model learned, however many of them share a word; a tied head has none."""
+    """Parameters of the model; packed ones are counted one by one, and a tied head not at all."""
     total = 0
     for name, module in model.named_modules():
         if isinstance(module, Linear):
@@ -195,7 +195,7 @@ def cache_blocks(
 
 
 def read_bandwidth(device: torch.device) -> float:
-    """Bytes a second that a large read reaches here now."""
+    """Bytes a second of a large read on this device, measured now."""
     data = torch.ones(BANDWIDTH_BYTES // 4, device=device)
     best, end = float("inf"), time.perf_counter() + BANDWIDTH_SECONDS
     while (start := time.perf_counter()) < end:
@@ -205,7 +205,7 @@ def read_bandwidth(device: torch.device) -> float:
 
 
 def as_text(figures: dict[str, Any]) -> str:
-    """The figures as a short text, the most asked for first."""
+    """The figures as a short text, the most important first."""
     lines = [
         f"{figures['model']}: {figures['architecture']}, {figures['parameters'] / 1e6:,.1f} M "
         f"parameters in {figures['dtype']}, {figures['layers']} layers",
@@ -226,7 +226,7 @@ def as_text(figures: dict[str, Any]) -> str:
 
 
 def _remembered(figures: dict[str, Any]) -> list[str]:
-    """A line on layers that remember differently, if some do."""
+    """A line on what each layer keeps, if some keep less than the whole text."""
     counts = figures["layers_remember"]
     if set(counts) == {"full"}:
         return []

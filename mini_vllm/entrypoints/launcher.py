@@ -2,8 +2,8 @@
 
 ::
 
-    bind ─► load the model ─► serve ──SIGTERM──► no new ones (503) ─► the others end ─► exit 0
-                                │                        └── time is up: each is told, then exit 0
+    bind ─► load the model ─► serve ──SIGTERM──► refuse new requests ─► the others end ─► exit 0
+                                │                (503)     └── time is up: they get an error, exit 0
                                 └── the engine dies: every request gets an error ─► exit 1
 
 Source: vllm/entrypoints/launcher.py#L26-L141 (serve_http) @ v0.22.1
@@ -36,16 +36,18 @@ with from_extra("serve", "the HTTP server"):
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
-"""How long an idle connection stays open: longer than clients keep theirs (httpx, and with it the
-openai client, 5 s; proxies up to 60). The client must be the first to close, or it may just then
-send a request into a connection that is being closed, and see it fail. Upstream closes at 5 s, too.
+"""How long an idle connection stays open. Clients close theirs earlier: httpx, which the openai
+client uses, after 5 s, and proxies after up to 60 s. The client must close first: otherwise it may
+send a request into a connection that is being closed, and the request fails. vLLM closes after 5 s,
+as httpx does.
 """
 GARBAGE_ALLOCATIONS = 10_000
-"""Objects made before Python looks for unreachable ones. Those of a request live until it ends:
-with Python's own 700, a quarter of what 1,500 at once cost the front end went into looking."""
+"""Allocations between two runs of Python's garbage collector. Objects of a request live until it
+ends. With Python's default of 700, a quarter of the front end's time for 1,500 requests at once
+went into collections."""
 WATCH_SECONDS = 0.1
 LAST_ANSWERS_SECONDS = 5.0
-"""How long answers that are complete may take to reach their readers."""
+"""How long complete answers may take to reach their clients."""
 
 _ADVICE = {
     0: "a path may have about 100 bytes; choose a shorter one",
@@ -55,13 +57,13 @@ _ADVICE = {
     errno.EADDRNOTAVAIL: "--host must be an address of this machine",
     socket.EAI_NONAME: "--host must be an address of this machine",
 }
-"""What to do about an error of the system when a socket is bound."""
+"""What to do about each error number that binding a socket may give."""
 
 
 def bind(host: str, port: int, uds: str | None) -> socket.socket:
     """A socket that does not listen yet.
 
-    Without SO_REUSEPORT: a second server on the port is an error, not a silent rival.
+    Without SO_REUSEPORT: a second server on the same port is then an error.
 
     Raises:
         ValueError: if the address is taken or does not exist.
@@ -86,7 +88,7 @@ def bind(host: str, port: int, uds: str | None) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """A socket file that a killed server has left behind: no server answers at it."""
+    """Remove the socket file of a server that was killed: one that no server answers at."""
     if path.exists() and not path.is_socket():
         raise ValueError(f"--uds: {path} is there, and no socket; remove it, or choose another")
     if not path.is_socket():
@@ -99,10 +101,10 @@ def _remove_stale(path: Path) -> None:
 
 
 class SocketFile:
-    """The file of a server's Unix socket, which the server that has made it removes.
+    """The file of a Unix socket. Only the server that has made it removes it.
 
-    It does so while it still listens. Later the file may be that of another server, which has
-    found no server at the old one; a user who removed the file by hand may have started one, too.
+    It removes the file while it still listens. Later the file may belong to another server: one
+    that found no server at the old file, or one started after a user removed the file by hand.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -116,14 +118,14 @@ class SocketFile:
         return None
 
     def remove(self) -> None:
-        """The first time; later ones do nothing."""
+        """Remove the file. Later calls do nothing."""
         made, self.made = self.made, None
         if self.path and made is not None and made == self._look():
             Path(self.path).unlink(missing_ok=True)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: they begin a shutdown of the engine, too."""
+    """Installs no signal handlers: ours also begin the shutdown of the engine."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -149,13 +151,13 @@ def serve_http(
         lifespan="off",
         ws="none",
     )
-    # What was made until here exists as long as the server: no collection need look at it again.
+    # Objects made until here live as long as the server: garbage collections can skip them.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_ALLOCATIONS)
     server = _Server(config)
     try:
-        # uvloop's event loop and httptools' parser where they are installed: uvicorn picks them.
+        # uvicorn uses uvloop's event loop and httptools' parser where they are installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             return runner.run(_serve(server, state, sock, file, args))
     finally:
@@ -200,10 +202,10 @@ async def _serve(
 
 
 async def load_adapters(state: ServerState) -> None:
-    """Load those that the server is started with: no client is to find out by asking for one.
+    """Load the adapters that the server is started with, so that a fault shows at the start.
 
     Raises:
-        ValueError: for one that cannot be served.
+        ValueError: for an adapter that cannot be served.
 
     Source: vllm/entrypoints/openai/models/serving.py#L117-L132
     (OpenAIServingModels.init_static_loras) @ v0.22.1
@@ -230,10 +232,10 @@ async def _until_dead(state: ServerState) -> None:
 
 
 async def drain(state: ServerState, timeout: float, hurried: asyncio.Event) -> None:
-    """Let no new request in, and wait for the others until `hurried` is set; those that are left
-    in the end are told why.
+    """Refuse new requests, and wait for the others until the timeout or until `hurried` is set.
+    Requests that are still unfinished then get an error.
 
-    Every request that was accepted ends whole, or with an error that says so: none is cut.
+    So every accepted request ends with its whole answer or with an error.
     """
     state.draining = True
     for task in state.readers:

@@ -1,4 +1,4 @@
-"""What a load is, and what it has shown: arrivals, one request seen from outside, figures.
+"""Load of a benchmark: arrival times, one request as the client sees it, and the metrics.
 
 ::
 
@@ -35,11 +35,11 @@ def arrival_times(
     """When each request is sent, in seconds from the start, ascending.
 
     The gaps are drawn from a gamma distribution with mean ``1 / rate`` and shape ``burstiness``:
-    1 is a Poisson process, less comes in bursts, infinity is a metronome. There is a gap before the
-    first request, too. The times are then
-    stretched so that the last is ``num_requests / rate``: the rate is what was asked for, whatever
-    was drawn. All times are fixed beforehand: a slow server does not slow its clients down, or
-    the load would shrink just when it hurts.
+    1 is a Poisson process, less than 1 gives bursts, infinity gives equal gaps. There is a gap
+    before the first request, too. The times are then scaled so that the last is
+    ``num_requests / rate``: so the mean rate is exactly the given one. All times are fixed
+    beforehand: otherwise a slow server would slow its clients down, and the load would shrink
+    under overload.
 
     Args:
         rate: requests a second; infinite: all at once.
@@ -64,12 +64,12 @@ def ramp_up_times(
     burstiness: float,
     rng: np.random.Generator,
 ) -> tuple[list[float], list[float]]:
-    """When each request is sent if the rate grows on the way, and the rate that held for it.
+    """When each request is sent if the rate grows during the run, and the rate at that time.
 
     The rate goes from ``start_rps`` for the first request to ``end_rps`` for the last, by equal
     steps a request ("linear") or by equal factors ("exponential"); the gap before a request is
-    drawn as in :func:`arrival_times`, with its own mean. Nothing is stretched: how long the run
-    takes is not known beforehand.
+    drawn as in :func:`arrival_times`, with its own mean. The times are not scaled: how long the
+    run takes is not known beforehand.
 
     Raises:
         ValueError: for another strategy, or rates that are not above 0.
@@ -108,7 +108,7 @@ class RequestResult:
     text: str = ""
     error: str = ""
     pieces: list[tuple[bytes, float]] = field(default_factory=list, repr=False)
-    """What came, and when, until :func:`read_pieces` has read it."""
+    """Bytes with their arrival times, until :func:`read_pieces` has read them."""
 
     @property
     def success(self) -> bool:
@@ -123,9 +123,9 @@ class RequestResult:
 
 
 class StreamReader:
-    """Takes the bytes of a stream as they come, and keeps what they say in a result.
+    """Parses the bytes of a stream as they arrive, and fills in a result.
 
-    Events are separated by an empty line, wherever the network has cut. An error event is a
+    An empty line separates events; a piece from the network may end anywhere. An error event is a
     failure, and so is a stream that ends without ``[DONE]``.
     """
 
@@ -138,7 +138,7 @@ class StreamReader:
 
     def feed(self, data: bytes, now: float) -> None:
         data = self._rest + data
-        if b"\r" in data:  # some servers end lines with two characters, and a cut may part them
+        if b"\r" in data:  # some servers end lines with \r\n, which two pieces may share
             data = data.replace(b"\r\n", b"\n")
         *events, self._rest = data.split(b"\n\n")
         for event in events:
@@ -164,7 +164,7 @@ class StreamReader:
         delta = choices[0].get("delta")
         text = choices[0].get("text") if delta is None else delta.get("content")
         if delta is not None and delta.get("role") and not text:
-            return  # it only says who will speak
+            return  # it has only the role
         self._count(text or "", now)
 
     def _count(self, text: str, now: float) -> None:
@@ -195,10 +195,11 @@ async def send(
     result: RequestResult,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Send one request and keep what comes, with its times; failures are kept in the result.
+    """Send one request and keep the bytes of its answer with their times. An error goes into the
+    result.
 
-    Nothing is read yet: the client shares the machine with the server, and what it did now would
-    hold up the tokens whose times it takes.
+    The answer is not parsed yet: the client shares the machine with the server, so parsing now
+    would delay the tokens whose times are measured.
     """
     result.start_time = time.perf_counter()
     try:
@@ -213,7 +214,7 @@ async def send(
 
 
 def read_pieces(result: RequestResult) -> None:
-    """Read a stream that has ended: what its pieces say, as if it were read when they came."""
+    """Parse a stream that has ended, with the times at which its pieces arrived."""
     reader, failure = StreamReader(result), result.error
     try:
         for data, now in result.pieces:
@@ -289,9 +290,9 @@ def summarize(
 
 
 def peaks(good: Sequence[RequestResult]) -> dict[str, float]:
-    """Of the fullest second: chunks that arrived, and requests that were on their way.
+    """Peaks over all seconds: the most chunks that arrived, and the most requests that ran.
 
-    Seconds are counted from the first request. As upstream's, a chunk counts as one token.
+    Seconds are counted from the first request. As in vLLM, a chunk counts as one token.
 
     Source: vllm/benchmarks/serve.py#L486-L545 (calculate_metrics) @ v0.22.1
     """
@@ -310,7 +311,7 @@ def peaks(good: Sequence[RequestResult]) -> dict[str, float]:
 
 
 def details(results: Sequence[RequestResult]) -> dict[str, Any]:
-    """What was seen of each request, in parallel lists."""
+    """Measurements of each request, in parallel lists."""
     return {
         "input_lens": [result.prompt_len for result in results],
         "output_lens": [result.output_tokens for result in results],

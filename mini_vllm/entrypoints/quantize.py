@@ -9,7 +9,7 @@ from mini_vllm.entrypoints.cli_options import MODELS
 
 
 def add_quantize_options(command: argparse.ArgumentParser) -> None:
-    """What says which checkpoint becomes which other: no engine runs, so none of its options."""
+    """Options of the quantisation. No engine runs, so engine options are not among them."""
     command.add_argument("model", metavar="MODEL", help=f"folder, or one of {MODELS}")
     command.add_argument(
         "-o", "--output-dir", type=Path, required=True, metavar="FOLDER", help="where the copy goes"
@@ -21,7 +21,7 @@ def add_quantize_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
     command.add_argument("--group-size", type=int, metavar="INT", help="default 128; -1: a row")
     command.add_argument(
-        "--ignore", nargs="*", default=["lm_head"], metavar="LAYER", help="stay as they are"
+        "--ignore", nargs="*", default=["lm_head"], metavar="LAYER", help="not quantised"
     )
     command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
 

@@ -1,4 +1,4 @@
-"""``python -m mini_vllm serve MODEL``: the options of the server, and how it is put together."""
+"""``python -m mini_vllm serve MODEL``: the options of the server, and its construction."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises ValueError for options that contradict each other: before anything is loaded."""
+    """Raises ValueError for options that contradict each other, before the model is loaded."""
     _check_tls(args)
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
@@ -115,8 +115,8 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _check_tls(args: argparse.Namespace) -> None:
-    """Raises ValueError for files that are not there, that are not what they are given as, or that
-    would have no effect."""
+    """Raises ValueError for files that are missing, are of the wrong kind, or would have no
+    effect."""
     if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
         raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
     for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
@@ -167,10 +167,10 @@ def api_keys(args: argparse.Namespace) -> list[str]:
 
 
 def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState:
-    """Start the engine and put the server together.
+    """Start the engine and make the server's state.
 
     Args:
-        options: of the engine, as ``LLM`` takes them.
+        options: engine options, as ``LLM`` takes them.
     """
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
     from mini_vllm.engine.checked_config import recommended_params
@@ -232,10 +232,10 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
 
 
 def read_template(given: str | None) -> str | None:
-    """A template from a file, or as it stands.
+    """A template from a file, or `given` itself if it has a brace.
 
     Raises:
-        ValueError: for a file that cannot be read, or what no template can be.
+        ValueError: for a file that cannot be read, or a text that is no template.
     """
     if given is None:
         return None
@@ -253,7 +253,7 @@ def read_template(given: str | None) -> str | None:
 
 
 def _check_template(text: str, where: str) -> None:
-    """Raises ValueError for what is no Jinja: the first chat would be too late to find it out."""
+    """Raises ValueError for a text that is not valid Jinja, before the first chat needs it."""
     from jinja2 import TemplateSyntaxError
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -264,13 +264,13 @@ def _check_template(text: str, where: str) -> None:
             f"--chat-template: {where}, line {error.lineno}: {error.message}; mend that line, or "
             "leave the option out for the model's own template"
         ) from error
-    except Exception:  # whatever else it misses here, such as the names of tokens, it may have then
+    except Exception:  # it may lack variables here that a chat has, such as the names of tokens
         return
 
 
 @contextlib.contextmanager
 def leaving_tidily() -> Iterator[None]:
-    """SIGTERM ends this process as it ends any other, but by way of every ``finally``."""
+    """SIGTERM ends this process with the usual exit code, but runs every ``finally`` first."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -290,8 +290,8 @@ def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
     check(args)
     dev.is_enabled()
-    with leaving_tidily():  # until the server listens: from then on, it drains first
-        # Before the model is loaded: a port that is taken is known in a second.
+    with leaving_tidily():  # until the server listens; from then on, SIGTERM drains it first
+        # Before the model is loaded, so that a port in use is reported at once.
         socket = bind(args.host, args.port, args.uds)
         file = SocketFile(args.uds)
         try:

@@ -1,4 +1,4 @@
-"""The routes, and what every request passes on its way to them.
+"""The routes, and the middleware before them.
 
 Source: vllm/entrypoints/openai/api_server.py#L157-L307 (build_app) @ v0.22.1
 """
@@ -69,22 +69,22 @@ from mini_vllm.errors import show
 logger = logging.getLogger(__name__)
 
 GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", *OF_POOLING, *dev.PATHS)
-"""Paths that need a key, if there is one. Upstream leaves all but the first open."""
+"""Paths that need a key, if the server has one. vLLM guards only the first."""
 NOT_COUNTED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
-"""Paths that a monitor requests all the time: they would drown the clients' requests."""
+"""Paths that a monitor requests often: most of the counted requests would be its own."""
 CLIENT_GONE = 499
 FORESEEN = (
     APIError, EngineDeadError, EngineGenerateError, QueueFullError,
     ValueError, TypeError, OverflowError, NotImplementedError, RecursionError,
 )  # fmt: skip
-"""What routes raise on purpose, and what mistakes of clients come to."""
+"""Exceptions that routes raise on purpose, or that mistakes of clients cause."""
 PERMISSION = {
     "id": "modelperm-mini_vllm", "object": "model_permission", "created": 0,
     "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
     "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False,
     "organization": "*", "group": None, "is_blocking": False,
 }  # fmt: skip
-"""What OpenAI once answered, and old clients still read."""
+"""A field of older versions of OpenAI's API, which old clients still read."""
 
 R = TypeVar("R", bound=BaseModel)
 Serve = Callable[[ServerState, Any, Headers], Awaitable[Response]]
@@ -99,13 +99,14 @@ def build_app(
     allow_credentials: bool = False,
     root_path: str = "",
 ) -> FastAPI:
-    """The application: routes of one server.
+    """The application of one server: its routes and middleware.
 
     Args:
         state: of the server.
-        api_keys: any of them opens the guarded paths; none: they are open.
-        allowed_origins: of web pages that may call; none by default, or any page that you visit
-            could use the server on your machine.
+        api_keys: a request to a guarded path must have one of them; without keys no path is
+            guarded.
+        allowed_origins: origins of web pages that may call the server. None by default: otherwise
+            any page that a user visits could use the server on their machine.
     """
     app = FastAPI(title="mini_vllm", version=mini_vllm.__version__, root_path=root_path)
     app.state.server = state
@@ -113,7 +114,7 @@ def build_app(
     _add_answers(app, state)
     dev.add_dev_routes(app, state)
     _add_errors(app)
-    # The last that is added is the first that a request passes.
+    # A request passes the middleware in reverse order: the last one added comes first.
     app.add_middleware(AnswerErrors)
     app.add_middleware(CountRequests, state=state)
     if api_keys:
@@ -141,7 +142,7 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
         async def route(request: Request) -> Response:
             try:
                 body = await read_unless_draining(state, request)
-            except ClientDisconnect:  # in the middle of its own request
+            except ClientDisconnect:  # while it still sent its request
                 return Response(status_code=CLIENT_GONE)
             try:
                 check_task(state, path)
@@ -153,7 +154,7 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
                     return Response(status_code=CLIENT_GONE)
                 if not isinstance(error, Exception):
                     raise
-                # Raised on, an unforeseen error would cost the client its connection, too.
+                # If an unforeseen error left this route, the connection would be closed, too.
                 return answer_error(request, error)
 
         name = path.strip("/").replace("/", "_")
@@ -178,8 +179,8 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
 
 
 def _count_http(app: FastAPI, state: ServerState) -> None:
-    """Counts, sizes and times of HTTP requests, and what this process takes, beside the engine's
-    figures in `/metrics`.
+    """Add counts, sizes and times of HTTP requests, and the resources of this process, to the
+    engine's metrics in `/metrics`.
 
     Source: vllm/entrypoints/serve/instrumentator/metrics.py#L19-L45 (attach_router) @ v0.22.1
     """
@@ -193,7 +194,7 @@ def _count_http(app: FastAPI, state: ServerState) -> None:
 
 
 def _add_answers(app: FastAPI, state: ServerState) -> None:
-    """Routes that only tell."""
+    """Routes that only read the server's state, and those of stored responses."""
 
     @app.head("/health")  # what many monitors send
     @app.get("/health")
@@ -282,13 +283,13 @@ def _model_card(state: ServerState, name: str) -> dict[str, Any]:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Whatever goes wrong, wherever: one error object."""
+    """Every error, wherever it arises, is answered with one error object."""
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
         if status == HTTPStatus.NOT_FOUND:
-            # A path with two slashes is that of a client whose base_url ends in one.
+            # A path with two slashes comes from a client whose base_url ends in a slash.
             path = request.scope["path"]
             why = dev.why_not(path.removeprefix(request.scope.get("root_path", "")))
             text = f"there is no {request.method} {path}; {why}"
@@ -314,7 +315,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """The answer for what a route has raised; what is not foreseen is logged with its traceback."""
+    """The answer for an exception of a route. An unforeseen one is logged with its traceback."""
     problem = as_api_error(error)
     if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         trace = None if isinstance(error, FORESEEN) else error
@@ -323,7 +324,7 @@ def answer_error(request: Request, error: Exception) -> Response:
 
 
 async def read_unless_draining(state: ServerState, request: Request) -> dict[str, Any]:
-    """The body (:func:`read_body`), unless a shutdown begins first: then it is not waited for.
+    """The body (:func:`read_body`), unless a shutdown begins before it is complete.
 
     Raises:
         APIError: 503 during a shutdown.
@@ -343,7 +344,7 @@ async def read_unless_draining(state: ServerState, request: Request) -> dict[str
 
 
 def check_body(body: dict[str, Any], model: type[R]) -> R:
-    """The body as ``model``, or a 400 that says what is wrong with it."""
+    """The body as ``model``. Raises APIError (400) that says what is wrong with it."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -351,9 +352,9 @@ def check_body(body: dict[str, Any], model: type[R]) -> R:
 
 
 def _validation_error(error: ValidationError) -> APIError:
-    """The first thing that is wrong, with its field and its value.
+    """The first error, with its field and its value.
 
-    A field that may be of several types has one complaint for each; they begin at one place.
+    A field that may be of several types has one error for each type; all have the same location.
     """
     problems = error.errors(include_url=False)
     first = problems[0]
@@ -370,11 +371,11 @@ def _validation_error(error: ValidationError) -> APIError:
 
 
 # ---------------------------------------------------------------------- middleware
-# Plain ASGI classes: the usual base class hides from a handler that its client has gone.
+# Plain ASGI classes: behind Starlette's BaseHTTPMiddleware, a handler gets no disconnect event.
 
 
 class AnswerErrors:
-    """Answers unforeseen errors: here, so that this answer passes the other layers, too."""
+    """Answers unforeseen errors: inside the other middleware, so that the answer passes it, too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -396,7 +397,7 @@ class AnswerErrors:
 
 
 class CountRequests:
-    """Counts requests that have not been answered whole; a shutdown waits for them."""
+    """Counts requests whose answers are not complete; a shutdown waits for them."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self.app, self.state = app, state
@@ -413,10 +414,10 @@ class CountRequests:
 
 
 class Authenticate:
-    """Lets through requests that have a key.
+    """Refuses requests without a valid key.
 
-    Digests of equal length are compared, all of them and in constant time: an answer's time tells
-    nothing of a key.
+    It compares digests of equal length, all of them and in constant time, so the time of an answer
+    reveals nothing of a key.
 
     Source: vllm/entrypoints/openai/server_utils.py#L41-L89 (AuthenticationMiddleware) @ v0.22.1
     """
@@ -426,7 +427,7 @@ class Authenticate:
         self.digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     def knows(self, headers: Headers) -> bool:
-        """Whether one is sent as OpenAI's clients do, or as Anthropic's (``x-api-key``)."""
+        """Whether a valid key is sent, as by OpenAI's clients or by Anthropic's (``x-api-key``)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         sent = [token if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
         digests = [hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() for key in sent]
@@ -448,7 +449,7 @@ class Authenticate:
 
 
 class EchoRequestId:
-    """Answers carry the X-Request-Id of their request, or a fresh one.
+    """Answers have the X-Request-Id of their request, or a fresh one.
 
     Source: vllm/entrypoints/openai/server_utils.py#L92-L120 (XRequestIdMiddleware) @ v0.22.1
     """
@@ -470,6 +471,6 @@ class EchoRequestId:
         await self.app(scope, receive, send_with_id)
 
 
-if __name__ == "__main__":  # the older way to say `mini-vllm serve`, which many guides show
+if __name__ == "__main__":  # the older form of `mini-vllm serve`, which many guides show
     sys.argv.insert(1, "serve")
-    runpy.run_module("mini_vllm", run_name="__main__")  # importing it here would be a circle
+    runpy.run_module("mini_vllm", run_name="__main__")  # an import here would be circular

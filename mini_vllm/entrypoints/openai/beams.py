@@ -1,12 +1,12 @@
-"""``use_beam_search``: the most probable texts that a prompt may become, in place of drawn ones.
+"""``use_beam_search``: the most probable continuations of a prompt, instead of sampled ones.
 
-A search takes its steps as :meth:`LLM.beam_search` does, each a request of one token a beam::
+As in :meth:`LLM.beam_search`, each step is a request for one token a beam::
 
-    prompt ──► step 1 ──► step 2 ──► ... ──► step max_tokens      nothing is certain before the last
+    prompt ──► step 1 ──► step 2 ──► ... ──► step max_tokens      no text is final before the last
                1 beam     n beams            n beams
                                                 │
                                                 ▼
-                             one stream a prompt, complete when it begins
+                             one stream a prompt, complete from the start
 
 Source: vllm/entrypoints/generate/beam_search/online.py#L28-L225 (BeamSearchOnlineMixin.beam_search)
 @ v0.22.1
@@ -44,14 +44,14 @@ async def search_beams(
     priority: int = 0,
     headers: Mapping[str, str] | None = None,
 ) -> list[Stream]:
-    """Search for all prompts together, to the end; what :meth:`ServerState.submit` returns.
+    """Search for all prompts together, to the end. Returns what :meth:`ServerState.submit` returns.
 
     Args:
         params: of each prompt; they differ in ``max_tokens`` only.
 
     Raises:
-        ValueError, QueueFullError, EngineDeadError, APIError: nothing of the request is left
-            behind.
+        ValueError, QueueFullError, EngineDeadError, APIError: the engine then has no part of the
+            request any more.
     """
     try:
         check_width(params[0].beam_width, state.engine.config.model.max_logprobs)
@@ -63,7 +63,8 @@ async def search_beams(
         token_ids = await state.engine.tokenize(prompt)
         searches.append(BeamSearch(prompt, token_ids, one, eos_token_ids, lora))
     firsts: list[RequestOutput] = []
-    """Of the step that computes the prompts: they know what is in them, and in the cache."""
+    """Outputs of the first step, which computes the prompts: they have the prompts' token ids and
+    the number of cached tokens."""
     turns = Turns()
     for step in range(max(one.max_tokens for one in params)):
         growing = [search for search in searches if step < search.params.max_tokens]
@@ -88,7 +89,7 @@ async def _propose(
     priority: int,
     headers: Mapping[str, str] | None,
 ) -> list[RequestOutput]:
-    """One step of the engine for all beams of all searches: an output a beam, in their order."""
+    """One step of the engine for all beams of all searches: one output a beam, in their order."""
     prompts = [search.prompt_of(beam) for search in searches for beam in search.beams]
     params = [step_params(searches[0].params) for _ in prompts]
     for one in params:
@@ -104,7 +105,7 @@ async def _propose(
 
 
 def _as_stream(state: ServerState, search: BeamSearch, first: RequestOutput) -> Stream:
-    """A stream that is complete: one output, which has a search's best beams."""
+    """A complete stream: one output, with the best beams of a search."""
     sequences = search.output(state.engine.tokenizer).sequences
     live = dataclasses.replace(
         first,
@@ -122,8 +123,8 @@ def _as_stream(state: ServerState, search: BeamSearch, first: RequestOutput) -> 
 def _completion(
     state: ServerState, beam: BeamSearchSequence, index: int, search: BeamSearch
 ) -> CompletionOutput:
-    """A beam as an answer: without the prompt, and without the token that ends it unless that was
-    asked for. As upstream, the logprobs of that token stay."""
+    """A beam as an answer: without the prompt, and without the end token unless the request asks
+    for it. As in vLLM, the logprobs of the end token stay."""
     new_ids = beam.tokens[len(search.token_ids) :]
     ends = beam.finish_reason == "stop"
     detokenizer = IncrementalDetokenizer(state.engine.tokenizer, search.token_ids, SamplingParams())

@@ -1,8 +1,8 @@
-"""Bodies of requests: how large they may be, how long they may take, and what becomes of the rest.
+"""Bodies of requests: limits of size and time, and how the rest of a body is dropped.
 
-A client that sends a large body often reads nothing before it has sent all of it. A server that
-answers early and closes the connection then resets it: the answer, however right, is lost. So an
-answer goes out as soon as it is known, and what is still sent is read and dropped.
+A client often reads nothing before it has sent its whole body. If the server answers early and
+closes the connection, the connection is reset and the client never sees the answer. So the server
+sends an answer as soon as it is known, and reads and drops the rest of the body.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mini_vllm.entrypoints.openai.errors import APIError
 
 MAX_BODY_BYTES = 32 * 2**20
-"""Largest request that is read."""
+"""Largest body that is read."""
 BODY_SECONDS = 30.0
-"""How long a body may take; larger ones have a second more for each ``BYTES_A_SECOND``."""
+"""How long a body may take; a second more is allowed for each ``BYTES_A_SECOND``."""
 BYTES_A_SECOND = 2**15
 REST_BYTES, REST_SECONDS = 8 * MAX_BODY_BYTES, 30.0
-"""How much is read, and for how long, of a body that is not wanted any more."""
+"""How much is read and dropped, and for how long, of a body that is no longer needed."""
 HURRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)
 MOST_MARKS = {b",": 2**20, b":": 2**17, b"[": 2**17, b"{": 2**17}
-"""What a body is made of: values, members, lists and objects. Each becomes an object of Python's,
-and while millions of them are made no other request has a turn. One long text has few."""
+"""Most values, members, lists and objects of a body. Each becomes a Python object, and other
+requests wait while millions of them are made. One long text has few."""
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object that is the body, or a 400, 408 or 413 that says why there is none."""
+    """The JSON object in the body. Raises APIError (400, 408 or 413) if there is none."""
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
         raise APIError(f"content-type is {kind!r}; send application/json")
@@ -51,7 +51,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     try:
         value = orjson.loads(data.removeprefix(codecs.BOM_UTF8))  # some Windows programs begin so
     except orjson.JSONDecodeError as error:
-        too_deep = "depth" in str(error)  # in other words in each release of orjson
+        too_deep = "depth" in str(error)  # the rest of the message differs between releases
         why = "it nests too deep, more than 1,024 levels" if too_deep else error
         raise APIError(f"the body is not valid JSON: {why}") from error
     if not isinstance(value, dict):
@@ -96,13 +96,13 @@ def _has_body(headers: Headers) -> bool:
 
 
 class DropTheRest:
-    """Answers that come before the request has been read whole reach their client all the same.
+    """Makes answers reach the client even if they are sent before the whole body is read.
 
-    What it still sends is read and dropped, up to ``REST_BYTES`` and ``REST_SECONDS``, between
-    the last byte of the answer and its end, for the server gets no event of a request after that.
-    Then the connection is closed: where the next request begins is not known. Nothing is waited
-    for if the client has asked first (``Expect: 100-continue``), for it sends nothing more, nor if
-    it was too slow already, nor during a shutdown.
+    The rest of the body is read and dropped, up to ``REST_BYTES`` and ``REST_SECONDS``. This
+    happens after the last byte of the answer and before its end, because the server gets no events
+    of a request after that. Then the connection is closed: it is not known where the next request
+    begins. The rest is not waited for if the client has asked first (``Expect: 100-continue``) and
+    so sends nothing more, if the client was too slow, or during a shutdown.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``: a conversation in, the assistant's turn out.
+"""``POST /v1/chat/completions``: a conversation in, the assistant's message out.
 
 Source: vllm/entrypoints/openai/chat_completion/serving.py#L85-L1598 (OpenAIServingChat) @ v0.22.1
 """
@@ -52,7 +52,7 @@ from mini_vllm.entrypoints.openai.tool_parser import ToolCall, tool_schema
 from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import encode_chat, take_images, with_placeholders
-from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
+from mini_vllm.outputs import CompletionOutput, Logprob
 from mini_vllm.reasoning import Beginning
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -60,12 +60,12 @@ RENDER_ARGUMENTS = {
     "messages", "conversation", "tokenizer", "template", "chat_template", "tools", "tokenize",
     "add_generation_prompt", "continue_final_message", "return_tensors", "return_dict",
 }  # fmt: skip
-"""What a template's own arguments may not be called."""
+"""Names that ``chat_template_kwargs`` may not have."""
 
 
 @dataclass
 class ChatAnswer:
-    """One request on its way."""
+    """A request that is being answered."""
 
     state: ServerState
     request: ChatCompletionRequest
@@ -77,7 +77,7 @@ class ChatAnswer:
 
     @property
     def echoed(self) -> str:
-        """The last message, which the answer goes on with, if ``echo`` asks for it."""
+        """The last message, which the answer continues, if ``echo`` is set; else ""."""
         last = self.request.messages[-1]
         if not self.request.echo or last.get("role") != self.role:
             return ""
@@ -85,18 +85,18 @@ class ChatAnswer:
 
     @property
     def tool_choice(self) -> Any:
-        """None if the model has no tools to use; else "auto", "required", or a named tool."""
+        """None without tools; else "auto", "required", or a named tool."""
         if not self.request.tools or self.request.tool_choice == "none":
             return None
         return self.request.tool_choice or "auto"
 
     @cached_property
     def beginning(self) -> Beginning | None:
-        """Where the answer begins, of a model that thinks; else None."""
+        """Where the answer begins; None for a model without reasoning."""
         return beginning_of(self.state, self.request, self.stream.live.prompt_token_ids)
 
     def parser(self) -> AnswerParser:
-        """A fresh one for each of ``n``."""
+        """A new parser for one completion."""
         answer = parser_of(self.tool_choice, self.request.parallel_tool_calls)
         reasoning = self.reasoning_parser()
         if reasoning is None:
@@ -108,7 +108,7 @@ class ChatAnswer:
         if form is None or self.beginning is None:
             return None
         is_asleep = not self.state.engine.config.structured.enable_in_reasoning
-        if self.request.has_form and is_asleep:  # a grammar, which begins behind the end tag only
+        if self.request.has_form and is_asleep:  # a constraint begins only after the end tag
             form = replace(form, call=None)
         return ReasoningParser(form, self.beginning)
 
@@ -137,7 +137,7 @@ class ChatAnswer:
 async def create_chat_completion(
     state: ServerState, request: ChatCompletionRequest, headers: Headers
 ) -> Response:
-    """Everything that can be refused is refused here, before the first byte of an answer."""
+    """Answer a chat. Every error that can be found is raised before the first byte of an answer."""
     lora = state.check_model(request.model)
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
@@ -163,7 +163,7 @@ async def create_chat_completion(
 async def prepare_chat(
     state: ServerState, request: ChatCompletionRequest
 ) -> tuple[PromptType, SamplingParams | BeamSearchParams]:
-    """The request to the engine: the conversation as token ids with its pictures, and how."""
+    """The prompt and its parameters for the engine: token ids, with the images if there are any."""
     wanted = _num_output_tokens(state, request)
     images = take_request_images(state, request)
     token_ids = await prompt_of(state, request, wanted)
@@ -183,8 +183,8 @@ async def prepare_chat(
 def take_request_images(
     state: ServerState, request: ChatCompletionRequest | TokenizeRequest
 ) -> list[Any]:
-    """The pictures of a conversation, whose messages then hold placeholders instead. A model that
-    takes text only gets the messages as they are, and they are refused as such."""
+    """The images of a conversation; in its messages, placeholders replace them. For a text-only
+    model the messages stay as they are, and images in them are refused later."""
     if state.engine.input_processor.images is None or request.messages is None:
         return []
     request.messages, images = take_images(request.messages)
@@ -194,7 +194,7 @@ def take_request_images(
 async def input_tokens_of(
     state: ServerState, request: ChatCompletionRequest | TokenizeRequest
 ) -> list[int]:
-    """A conversation as token ids, with those that the engine will make of its pictures."""
+    """A conversation as token ids, including the placeholder tokens of its images."""
     images = take_request_images(state, request)
     token_ids = await prompt_of(state, request)
     if images:
@@ -206,7 +206,7 @@ async def input_tokens_of(
 
 
 def _num_output_tokens(state: ServerState, request: ChatCompletionRequest) -> int:
-    """What ``max_completion_tokens``, or the older ``max_tokens``, asks for; 0: neither does."""
+    """``max_completion_tokens``, or else the older ``max_tokens``; 0 if neither is given."""
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     wanted = getattr(request, name)
     if wanted is not None and wanted < 1:
@@ -216,10 +216,10 @@ def _num_output_tokens(state: ServerState, request: ChatCompletionRequest) -> in
 
 
 async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0) -> list[int]:
-    """The conversation in the format of the model's template, as token ids.
+    """The conversation as token ids, formatted by the chat template.
 
     Args:
-        num_output_tokens: how many must fit behind it.
+        num_output_tokens: output tokens that must fit after the prompt.
     """
     template = getattr(request, "chat_template", None)
     if template is not None and not state.trust_request_chat_template:
@@ -255,7 +255,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
             continue_final_message=getattr(request, "continue_final_message", False),
             **more,
         )
-        if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
+        if getattr(request, "truncate_prompt_tokens", 0) is None:  # it will not be truncated
             state.engine.input_processor.check_length(text, num_output_tokens)
         check_text(state, text)
         # The template has written the special tokens that the model needs.
@@ -263,7 +263,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
         sees = state.engine.input_processor.images is not None
         return encode_chat(tokenizer, text, sees, add_special_tokens=special)
 
-    return await asyncio.to_thread(render)  # a long conversation takes its time: none waits
+    return await asyncio.to_thread(render)  # a long conversation must not block the event loop
 
 
 def _params(
@@ -280,12 +280,12 @@ def _params(
     most = 1 if request.parallel_tool_calls is False else None
     schema = tool_schema(request.tools, request.tool_choice, most) if request.tools else None
     if schema is not None:
-        # Compact: white space is legal in JSON, and where small models lose their way.
+        # Without white space: JSON allows any amount, and small models may never end it.
         request.structured_outputs = {"json": schema, "disable_any_whitespace": True}
         request.response_format = None
     has_tags = request.tools and request.tool_choice in (None, "auto")
     if has_tags or state.reasoning is not None:
-        request.skip_special_tokens = False  # some models have their tags among these
+        request.skip_special_tokens = False  # the tags of some models are special tokens
     if request.use_beam_search:
         return request.beam_search_params(max_tokens)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
@@ -295,11 +295,7 @@ def _params(
 
 
 async def _whole(answer: ChatAnswer) -> Response:
-    final: RequestOutput | None = None
-    async for output in answer.state.engine.outputs(answer.stream):
-        final = output
-    assert final is not None
-    answer.state.check_output(final)
+    final = await answer.state.last_output(answer.stream)
     choices = [_whole_choice(answer, completion) for completion in final.outputs]
     num_tokens = sum(len(completion.token_ids) for completion in final.outputs)
     wants_prompt = answer.request.prompt_logprobs is not None
@@ -343,8 +339,8 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
 def _parsed(
     answer: ChatAnswer, completion: CompletionOutput
 ) -> tuple[str | None, str | None, list[ToolCall], str | None]:
-    """Content, reasoning and calls of a finished completion, and why it has ended: a stream of one
-    piece."""
+    """Content, reasoning, calls and finish reason of a finished completion, parsed like a stream of
+    one piece."""
     parser, reason = answer.parser(), completion.finish_reason
     news = join_news(parser.extract_streaming(completion.text), parser.finish())
     content, reasoning = news.get("content", ""), news.get("reasoning")
@@ -360,8 +356,8 @@ def _parsed(
 async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
     """The events of a streamed answer, without ``[DONE]``.
 
-    The first event of each choice has the role. The last token and the reason of the end share
-    one. With ``include_usage`` one more follows, which has no choices.
+    The first event of each choice has the role. The last token and the finish reason share an
+    event. With ``include_usage`` one more event follows, which has no choices.
 
     Source: vllm/entrypoints/openai/chat_completion/serving.py#L400-L1004
     (OpenAIServingChat.chat_completion_stream_generator) @ v0.22.1
@@ -396,14 +392,14 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
 
 
 def _tail(answer: ChatAnswer, num_tokens: int, more: dict[str, Any] | None = None) -> bytes:
-    """What stands behind a choice in its event: nothing, usage, or ``more``."""
+    """The end of an event, after its choice: usage and ``more``, if there are any."""
     if answer.request.continuous_usage:
         more = {**(more or {}), "usage": answer.usage(num_tokens)}
     return b"]," + orjson.dumps(more)[1:] + b"\n\n" if more else b"]}\n\n"
 
 
 class DeltaWriter:
-    """Turns one completion's outputs into deltas, with or without calls of tools."""
+    """Turns the outputs of one completion into deltas, with or without tool calls."""
 
     def __init__(self, answer: ChatAnswer) -> None:
         self.answer = answer
@@ -411,8 +407,8 @@ class DeltaWriter:
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """The choices to send for an output: usually one; none while a tool's call is held back,
-        unless the caller asks for token ids."""
+        """The choices to send for an output: usually one. None while a tool call is held back,
+        unless the request asks for token ids."""
         delta = self.parser.extract_streaming(completion.text)
         reason = completion.finish_reason
         if reason is not None:
@@ -445,10 +441,11 @@ class DeltaWriter:
 def chat_logprobs(
     request: ChatCompletionRequest, completion: CompletionOutput, vocabulary: Vocabulary | None
 ) -> dict[str, Any] | None:
-    """An entry for each token, if the request asks for them.
+    """An entry for each token, if the request asks for logprobs.
 
-    The bytes are the token's own: joined they are the text's, whatever characters it cuts apart.
-    Tokens that ``logprob_token_ids`` names are all told, whatever ``top_logprobs`` says.
+    ``bytes`` are those of the token alone: joined, they are the bytes of the text, even where a
+    token ends inside a character. All tokens of ``logprob_token_ids`` are listed, whatever
+    ``top_logprobs`` is.
 
     Source: vllm/entrypoints/openai/chat_completion/serving.py#L1467-L1529
     (OpenAIServingChat._create_chat_logprobs) @ v0.22.1

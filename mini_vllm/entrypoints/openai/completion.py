@@ -37,12 +37,12 @@ from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from mini_vllm.sampling_params import MAX_N, BeamSearchParams, SamplingParams
 
 NO_LOGPROB = -9999.0
-"""What minus infinity is in JSON, which has none."""
+"""Stands for minus infinity, which JSON does not have."""
 
 
 @dataclass
 class Answer:
-    """One request on its way: what each of its answers has in common."""
+    """A request that is being answered."""
 
     state: ServerState
     request: CompletionRequest
@@ -58,7 +58,7 @@ class Answer:
         return not (self.request.echo or self.request.wants_logprobs)
 
     def asked_for(self, completion: CompletionOutput) -> CompletionOutput:
-        """``echo`` with ``max_tokens=0``: the engine makes one token, which was not asked for."""
+        """For ``echo`` with ``max_tokens=0``: remove the one token that the engine makes."""
         if self.request.max_tokens > 0:
             return completion
         reason = None if completion.finish_reason is None else "length"
@@ -72,7 +72,8 @@ class Answer:
 async def create_completion(
     state: ServerState, request: CompletionRequest, headers: Headers
 ) -> Response:
-    """Everything that can be refused is refused here, before the first byte of an answer."""
+    """Answer a completion request. Every error that can be found is raised before the first byte of
+    an answer."""
     lora = state.check_model(request.model)
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
@@ -114,7 +115,7 @@ def split_prompts(prompt: Any, n: int = 1) -> list[PromptType]:
     An empty text is a prompt: it has the tokens that the tokenizer adds, such as a BOS.
 
     Raises:
-        APIError: for none, or more than one request may bring.
+        APIError: if there is no prompt, or more than one request may have.
     """
     if prompt is None or prompt == []:
         raise APIError("prompt is empty; it must have at least 1 token", param="prompt")
@@ -132,7 +133,8 @@ def split_prompts(prompt: Any, n: int = 1) -> list[PromptType]:
 async def _token_ids(
     state: ServerState, prompt: PromptType, request: CompletionRequest
 ) -> list[int]:
-    """The prompt's tokens; ``add_special_tokens=False`` is for text that has its own already."""
+    """The prompt's tokens. ``add_special_tokens=False`` is for text that has special tokens
+    already."""
     tokenizer, special = state.engine.tokenizer, request.add_special_tokens
     is_cut = request.truncate_prompt_tokens is not None
     if tokenizer is None or not isinstance(prompt, str):
@@ -146,7 +148,8 @@ async def _token_ids(
 
 
 def _as_sent(prompt: PromptType, token_ids: list[int], salt: str | None) -> PromptType:
-    """The prompt for the engine, with the text that was sent: an echo is no decoded tokens."""
+    """The prompt for the engine, with its original text: ``echo`` returns that text, not decoded
+    tokens."""
     given: dict[str, Any] = {"prompt_token_ids": token_ids}
     given |= {"prompt": prompt} if isinstance(prompt, str) else {}
     return given if salt is None else given | {"cache_salt": salt}
@@ -163,7 +166,7 @@ def _check_max_tokens(state: ServerState, request: CompletionRequest) -> None:
 
 
 def _params(state: ServerState, request: CompletionRequest) -> SamplingParams | BeamSearchParams:
-    max_tokens = max(request.max_tokens, 1)  # the engine has no use for a request for none
+    max_tokens = max(request.max_tokens, 1)  # the engine takes no requests for 0 tokens
     request.logprobs = state.engine.input_processor.num_logprobs("logprobs", request.logprobs)
     if request.use_beam_search:
         return request.beam_search_params(max_tokens)
@@ -175,7 +178,7 @@ def _params(state: ServerState, request: CompletionRequest) -> SamplingParams | 
 
 async def _whole(answer: Answer) -> Response:
     request = answer.request
-    finals = await asyncio.gather(*(_last(answer, stream) for stream in answer.streams))
+    finals = await asyncio.gather(*map(answer.state.last_output, answer.streams))
     choices, counts = [], {}
     for prompt_index, output in enumerate(finals):
         for completion in map(answer.asked_for, output.outputs):
@@ -183,7 +186,7 @@ async def _whole(answer: Answer) -> Response:
             text, logprobs = ChoiceWriter(answer).write(output, completion)
             counts[index] = len(completion.token_ids)
             choice = _choice(index, text, logprobs, completion)
-            has_prompt = output.prompt_logprobs is not None  # asked for, or of an echo
+            has_prompt = output.prompt_logprobs is not None  # requested, or for an echo
             choice["prompt_logprobs"] = prompt_logprobs(output) if has_prompt else None
             wants_ids = request.return_token_ids
             choice["token_ids"] = completion.token_ids if wants_ids else None
@@ -215,32 +218,23 @@ def _choice(
     }
 
 
-async def _last(answer: Answer, stream: Stream) -> RequestOutput:
-    final = None
-    async for output in answer.state.engine.outputs(stream):
-        final = output
-    assert final is not None
-    answer.state.check_output(final)
-    return final
-
-
 async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
     """The events of a streamed answer, without ``[DONE]``.
 
-    One event for each output; the last token and the reason of the end share one. With
-    ``include_usage`` one more follows, which has no choices.
+    One event for each output; the last token and the finish reason share an event. With
+    ``include_usage`` one more event follows, which has no choices.
 
     Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
     (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1
     """
     state, request = answer.state, answer.request
     head, tail = _templates(answer)
-    # What is the same for every token is looked up once: this loop runs for each of them.
+    # Values that are the same for every token are read once, before the loop over the tokens.
     wants_ids, is_plain = request.return_token_ids, answer.is_plain
     usage_each_time = request.continuous_usage
     counts: dict[int, int] = {}
     writers: dict[int, ChoiceWriter] = {}
-    told: set[int] = set()  # choices that were given their prompt's token ids
+    told: set[int] = set()  # choices whose prompt's token ids have been sent
     cached = [0] * len(answer.streams)
     sources = [state.engine.outputs(stream) for stream in answer.streams]
     async for prompt_index, output in merge(sources):
@@ -254,7 +248,7 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
                 text, logprobs = writer.write(output, completion)
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
             if not (text or completion.token_ids or completion.finish_reason):
-                continue  # nothing new; a token whose text is held back counts for those who time
+                continue  # nothing new; a token whose text is held back is sent, so it can be timed
             end = tail
             if usage_each_time:
                 num_prompt = len(output.prompt_token_ids)
@@ -281,16 +275,17 @@ def _frame(answer: Answer) -> dict[str, Any]:
 
 
 def _templates(answer: Answer) -> tuple[bytes, bytes]:
-    """What stands before and after the choice, the same in every event: written once."""
+    """The parts of an event before and after its choice, which are the same in every event."""
     frame = orjson.dumps(_frame(answer))
     return b"data: " + frame[:-1] + b',"choices":[', b"]}\n\n"
 
 
 class ChoiceWriter:
-    """Turns one completion's outputs into texts and logprobs, after the prompt's if it is echoed.
+    """Turns the outputs of one completion into texts and logprobs, after those of the prompt if it
+    is echoed.
 
     Offsets are places in the text of the choice. A token that completes no character has the place
-    of the character that it is a part of, and one that is no text (a BOS) that of the next.
+    of its character. A token without text (a BOS) has the place of the next token.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -303,7 +298,7 @@ class ChoiceWriter:
     def write(
         self, output: RequestOutput, completion: CompletionOutput
     ) -> tuple[str, dict[str, Any] | None]:
-        """Text and logprobs of a completion's news; the first time with the prompt's."""
+        """Text and logprobs of a completion's new tokens; the first time with the prompt's."""
         request, tokenizer = self.answer.request, self.answer.state.engine.tokenizer
         text, prompt_logprobs, prompt_places = completion.text, [], []
         is_first, self.has_begun = not self.has_begun, True
@@ -333,7 +328,7 @@ class ChoiceWriter:
 
 
 def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
-    """The text that was sent; of token ids, what they are decoded to."""
+    """The text of the prompt; if it was sent as token ids, their decoded text."""
     if output.prompt is not None:
         return output.prompt
     return "" if tokenizer is None else tokenizer.decode(output.prompt_token_ids)
@@ -342,8 +337,8 @@ def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
 def _places_in_prompt(
     tokenizer: Any, output: RequestOutput, request: CompletionRequest
 ) -> list[int]:
-    """Where each token of the prompt begins in its text, as it was sent: a tokenizer may have
-    changed it (lower case) and added to it (a BOS), and the prompt may be cut."""
+    """Where each token of the prompt begins in the original text. A tokenizer may change the text
+    (lower case) or add tokens (a BOS), and the prompt may be truncated."""
     ids = output.prompt_token_ids
     if tokenizer is None:
         return [0] * len(ids)
@@ -366,7 +361,7 @@ def completion_logprobs(
 ) -> dict[str, Any]:
     """OpenAI's four parallel lists.
 
-    Tokens that ``logprob_token_ids`` names are all told, whatever ``logprobs`` says.
+    All tokens of ``logprob_token_ids`` are listed, whatever ``logprobs`` is.
 
     Args:
         places: where each token begins in the text of the choice.
@@ -402,7 +397,7 @@ def completion_logprobs(
 
 
 def token_text(request: GenerationRequest, token_id: int, entry: Logprob) -> str:
-    """What a token is called in logprobs: its text, or its id, which no other token shares."""
+    """The name of a token in logprobs: its text, or its id, which is unique."""
     if request.return_tokens_as_token_ids:
         return f"token_id:{token_id}"
     return entry.decoded_token or ""
@@ -413,7 +408,7 @@ def finite(logprob: float) -> float:
 
 
 def prompt_logprobs(output: RequestOutput) -> list[dict[str, Any] | None]:
-    """What is known of each token of the prompt, by id."""
+    """Logprobs of each token of the prompt, by token id."""
     return [
         None
         if candidates is None

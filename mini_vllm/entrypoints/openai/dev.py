@@ -1,7 +1,7 @@
-"""Routes for operators of the service itself: stop handing out tokens, and go on.
+"""Routes for operators of the server: pause and resume it, put it to sleep, record profiles.
 
-They exist only if ``VLLM_SERVER_DEV_MODE=1`` is set, for a client who may pause a server may stop
-it for all. With an API key they ask for it.
+Those that pause it or put it to sleep exist only if ``VLLM_SERVER_DEV_MODE=1`` is set, because
+they stop the server for all clients. If the server has an API key, the routes need it.
 
 Source: vllm/entrypoints/serve/rlhf/api_router.py#L30-L110 (pause_generation) @ v0.22.1
 """
@@ -45,7 +45,7 @@ def why_not(path: str) -> str:
 
 
 def add_dev_routes(app: FastAPI, state: ServerState) -> None:
-    """Add them, if the environment asks for them; those of recordings, if a folder is named."""
+    """Add the routes, if the environment enables them; those of profiles, if a folder is given."""
     if state.engine.profiler_config:
         _add_profile(app, state)
     if is_enabled():
@@ -95,7 +95,7 @@ def _add_pause(app: FastAPI, state: ServerState) -> None:
             raise APIError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}", param="mode")
         try:
             await engine.pause_generation(mode=mode, clear_cache=clear_cache)
-        except RuntimeError as error:  # another client has resumed it before it was complete
+        except RuntimeError as error:  # another client has resumed it before the pause was complete
             raise APIError(str(error), HTTPStatus.CONFLICT) from error
         return {"status": "paused"}
 

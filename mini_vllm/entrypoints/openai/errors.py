@@ -1,4 +1,4 @@
-"""One error object for everything that goes wrong, wherever it goes wrong.
+"""The error object of all error answers.
 
 ::
 
@@ -40,12 +40,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class APIError(Exception):
-    """An answer that is an error. Raise it anywhere below a route.
+    """An error that a route, or code that it calls, raises to be sent as the answer.
 
     Args:
         message: what is wrong, and what to do about it.
         status: of the HTTP answer; also the error's code.
-        param: the field of the request that is to blame.
+        param: the field of the request that has the fault.
     """
 
     def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
@@ -67,7 +67,8 @@ class APIError(Exception):
 
 
 def as_api_error(error: BaseException) -> APIError:
-    """The error that a client gets for an exception. Its type decides, and never its words.
+    """The error that a client gets for an exception. Only the exception's type decides, not its
+    message.
 
     Source: vllm/entrypoints/utils.py#L347-L403 (create_error_response) @ v0.22.1
     """
@@ -90,8 +91,8 @@ def as_api_error(error: BaseException) -> APIError:
 
 
 def of_output(failure: RequestFailure) -> APIError:
-    """The error for a request that the engine has given up. The request itself may be to
-    blame: for a constraint that cannot be compiled or met, or KV of another prompt."""
+    """The error for a request that the engine has ended. The request itself may have the fault: a
+    constraint that cannot be compiled or satisfied, or KV of another prompt."""
     return APIError(failure.message, STATUS[failure.fault], failure.param)
 
 

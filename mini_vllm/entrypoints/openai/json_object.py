@@ -1,19 +1,19 @@
-"""A JSON object that is still being written: how far it goes, and where its members stand.
+"""An incremental JSON parser: how far an object is written, and where its members are.
 
 ::
 
-    {"name": "f", "arguments": {"note": "a } in a text", "n": [1, 2
-     └ name: whole ┘└ arguments: begun, and certain as far as it is written
+    {"name": "f", "arguments": {"note": "a } in a string", "n": [1, 2
+     └ name: whole ┘└ arguments: begun, and valid as far as it is written
 
-Each character is read once, and what it means depends on the characters before it only: an object
-that comes in pieces is read as the same object in one piece.
+Each character is read once, and its meaning depends only on the characters before it. So an object
+in several pieces gives the same result as in one piece.
 
-JSON allows no control characters in its texts. Models write them all the same, above all line ends
-in code, and what they mean is plain: they are read as if they were written as escapes.
+JSON allows no control characters in strings. Models write them anyway, above all line ends in code,
+and the meaning is clear: they are read as if they were written as escapes.
 
-Source: RFC 8259 (the grammar of JSON). vLLM's parser of Hermes cuts a call by regular expressions;
-others of its parsers use the package ``partial_json_parser``, which gives values, but not where
-they stand in the text.
+Source: RFC 8259 (the grammar of JSON). vLLM's Hermes parser splits a call by regular expressions.
+Its other parsers use the package ``partial_json_parser``, which gives values, but not where they
+are in the text.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from dataclasses import dataclass
 
 SPACE = " \t\n\r"
 VALUE = '"{[-0123456789tfn'
-"""How a value may begin."""
+"""Characters with which a value may begin."""
 _ATOM = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _ATOM_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzE+-.0123456789")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _HEX = frozenset("0123456789abcdefABCDEF")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
-"""A text of JSON, which may have no end yet."""
+"""A JSON string, which may have no end yet."""
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PART = re.compile(r"\\.|[\x00-\x1f]", re.DOTALL)
 
 
 @dataclass
 class Member:
-    """Where the value of a member stands in the object's text; ``end`` is None until it is read."""
+    """Where the value of a member is in the object's text; ``end`` is None until it is read."""
 
     start: int
     end: int | None = None
@@ -55,30 +55,30 @@ class ObjectReader:
     """Reads one object, each character once.
 
     Attributes:
-        text: what has been read of the object, with the white space before it, as JSON: control
-            characters in its texts are escapes.
-        members: of the object itself, by key. Of two with one key the first counts: a stream
-            has told it when the second comes.
-        is_whole: its last brace has been read.
-        is_broken: the next character can be in no JSON object at this place.
+        text: the text read so far, with the white space before the object, as valid JSON: control
+            characters in strings are replaced by escapes.
+        members: of the object itself, by key. Of two members with one key the first counts: a
+            stream may have sent it before the second is read.
+        is_whole: the closing brace of the object has been read.
+        is_broken: the next character is not valid JSON at this place.
     """
 
     def __init__(self, text: str = "") -> None:
         self.text = ""
-        self._escapes: list[tuple[int, str]] = []  # where one stands for a character, and which
+        self._escapes: list[tuple[int, str]] = []  # place of each replaced character, and which
         self.members: dict[str, Member] = {}
         self.is_whole = self.is_broken = False
-        self._allowed = "{"  # what may come next, besides white space; outside texts and atoms
+        self._allowed = "{"  # characters that may follow, outside strings and atoms
         self._open: list[str] = []  # the braces and brackets that are not closed yet
         self._inside = ""  # "key", "text" or "atom" while one of them is being read
         self._start = 0  # where it begins
-        self._escape = 0  # characters that are still due: 5 after a backslash, 4 to 1 after its "u"
+        self._escape = 0  # state of an escape: 5 after its backslash, then 4 to 1 hex digits left
         self._member = Member(0)
         self._key = ""
         self.read(text)
 
     def read(self, text: str) -> str:
-        """Read on. Returns the rest: what stands behind the object, or what breaks it."""
+        """Read more text. Returns the text after the object, or from the invalid character on."""
         place, begin, before = 0, len(self.text), len(self._escapes)
         plain = self._with_escapes(text) if _CONTROL.search(text) else text
         self.text += plain
@@ -93,12 +93,12 @@ class ObjectReader:
                 break
         self.text = self.text[: begin + place]
         while self._escapes and self._escapes[-1][0] >= begin + place:
-            self._escapes.pop()  # behind the object
+            self._escapes.pop()  # after the object
         return text[place - sum(map(_growth, self._escapes[before:])) :]
 
     @property
     def written(self) -> str:
-        """What has been read of the object, with the white space before it, as it was written."""
+        """The original text read so far, with the white space before the object."""
         pieces, end = [], 0
         for place, character in self._escapes:
             pieces += [self.text[end:place], character]
@@ -106,7 +106,7 @@ class ObjectReader:
         return "".join(pieces) + self.text[end:]
 
     def _with_escapes(self, text: str) -> str:
-        """`text` with escapes for the control characters in texts of JSON."""
+        """`text` with escapes for the control characters in JSON strings."""
         before = '"' if self._inside in ("key", "text") else ""
         whole = before + ("\\" if self._escape == 5 else "") + text
         end = len(whole) - len(text)
@@ -123,14 +123,14 @@ class ObjectReader:
 
     def find(self, *keys: str) -> tuple[str, bool] | None:
         """The first member that has one of these keys: the text of its value as far as it is
-        written, and whether it is whole. None if there is none whose value has begun."""
+        written, and whether it is whole. None if no such value has begun."""
         for key, member in self.members.items():
             if key in keys:
                 return self.text[member.start : member.end], member.end is not None
         return None
 
     def _take(self, character: str, place: int) -> bool:
-        """Whether this character may stand here; if so, it is read."""
+        """Read this character, if it is valid here. Returns whether it is."""
         if self._inside == "atom":
             if character in _ATOM_CHARACTERS:
                 return True

@@ -1,4 +1,4 @@
-"""``POST /v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``: fine-tunes that come and go.
+"""``POST /v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``: adapters at run time.
 
 Source: vllm/entrypoints/openai/models/serving.py#L160-L237
 (OpenAIServingModels.load_lora_adapter) @ v0.22.1
@@ -20,11 +20,11 @@ from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
 
 _changing = asyncio.Lock()
-"""Two requests for one name must not overtake each other on their way to the engine."""
+"""Two requests for one name must reach the engine one after the other."""
 
 
 async def load(state: ServerState, request: LoadLoRARequest, headers: Headers) -> Response:
-    """Make an adapter answer to a model name of its own, once the engine has accepted it.
+    """Load an adapter into the engine, then serve it under its own model name.
 
     Raises:
         APIError: 400 for a name that is taken, or an adapter that cannot be served.
@@ -53,7 +53,8 @@ async def load(state: ServerState, request: LoadLoRARequest, headers: Headers) -
 
 
 async def unload(state: ServerState, request: UnloadLoRARequest, headers: Headers) -> Response:
-    """Forget an adapter, in the engine, too; requests that use it run on.
+    """Remove an adapter from the server and the engine. Requests that use it still run to their
+    end.
 
     Raises:
         APIError: 404 for a name that no adapter has.

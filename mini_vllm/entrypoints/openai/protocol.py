@@ -19,22 +19,22 @@ from mini_vllm.sampling_params import NUMBERS, BeamSearchParams, RequestOutputKi
 
 MOST_STRINGS = {"stop": 16, "bad_words": 1024}
 MOST_CHARACTERS = 2**16
-"""Longest lists of a request, and all their strings together. Words are spelled in tokens before
-any other request has a turn."""
+"""Longest lists of strings in a request, and most characters of all strings of a list. Tokenizing
+them blocks other requests."""
 TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
-"""Each token of the vocabulary can be named once, so no such list needs to be longer."""
+"""Lists of tokens: at most as long as the vocabulary, which is each token once."""
 MOST_COPIED = 2**18
-"""Entries of lists that all completions of a request may have together: each has its own copy."""
+"""Most list entries of all completions of a request together: each completion has a copy."""
 MOST_EXTRA = 2**16
-"""Values inside ``vllm_xargs`` and ``kv_transfer_params``, which are copied for each completion."""
+"""Most values inside ``vllm_xargs`` or ``kv_transfer_params``."""
 CHARACTERS_A_VALUE = 64
 MOST_SALT = 2**10
-"""Characters of ``cache_salt``, of which each completion has a copy, too."""
+"""Most characters of ``cache_salt``, which each completion copies, too."""
 MOST_COMPLETIONS = 2**11
-"""Of one prompt. All of them are let in or none, so no other has a turn until they are: 0.08 ms
-each."""
+"""Most completions of one prompt. All are submitted at once, which blocks other requests for
+0.08 ms each."""
 OTHER_NAME = ("max_tokens", "logprobs")
-"""Numbers that completions and chats call and count differently."""
+"""Numbers whose names or meanings differ between completions and chats."""
 SAME_NUMBERS = {name: each.plain for name, each in NUMBERS.items() if name not in OTHER_NAME}
 SAME_NAME = (
     *SAME_NUMBERS, "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -42,11 +42,11 @@ SAME_NAME = (
     "bad_words", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget",
     "repetition_detection", "spaces_between_special_tokens",
 )  # fmt: skip
-"""Fields that are called as in :class:`~mini_vllm.sampling_params.SamplingParams`."""
+"""Fields with the same names as in :class:`~mini_vllm.sampling_params.SamplingParams`."""
 
 
 NOTHING: tuple[Any, ...] = (None, False, "", [], {})
-"""What a field says that asks for nothing."""
+"""Values that have no effect."""
 REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "prompt_embeds": ("send text or token ids", NOTHING),
     "functions": ("send tools", NOTHING),
@@ -60,44 +60,46 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "context_management": ("send fewer items", NOTHING),
     "personality": ("describe the style in instructions", NOTHING),
 }
-"""Fields of vLLM's and OpenAI's that would change the answer, and that this server has nothing for:
-what to do instead, and values that ask for nothing."""
+"""Fields of vLLM and OpenAI that would change the answer and are not supported: what to do instead,
+and values that have no effect."""
 FORMER_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object")
-"""What vLLM took as `guided_json` and so on, before 0.12. Clients that talk to old servers, too,
-send them beside the newer form, which counts. Alone they are refused: the answer would be free."""
+"""Constraints that vLLM before 0.12 accepted as `guided_json` and so on. Clients that support old
+servers send them beside the newer fields, which count. Alone they are refused, because the answer
+would not be constrained."""
 NOT_FOR_BEAMS = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "stop_token_ids",
     "min_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids", "bad_words",
     "logprob_token_ids", "structured_outputs", "response_format", "kv_transfer_params",
     "vllm_xargs",
 )  # fmt: skip
-"""Fields that would change an answer, and that a search of beams does not look at."""
+"""Fields that would change an answer, but that beam search ignores."""
 Includable = Literal[
     "message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results",
     "web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs",
     "message.input_image.image_url", "computer_call_output.output.image_url",
 ]  # fmt: skip
-"""What `include` of a response may name. Only the logprobs are something that this server has."""
+"""Values of `include` in a request to /v1/responses. Only the logprobs have an effect here."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""What ``reasoning_effort`` may be. The chat template reads it."""
+"""Values of ``reasoning_effort``, which the chat template reads."""
 INT64 = 2**63
 T = TypeVar("T")
 
 
 class _FirstMistake(FailFast):
-    """In unions with ``|`` a type must be hashable, which pydantic's own is not."""
+    """A hashable ``FailFast``: types in unions with ``|`` must be hashable, and pydantic's is
+    not."""
 
     __hash__ = object.__hash__
 
 
 Many = Annotated[list[T], _FirstMistake()]
-"""A list that is looked at up to its first mistake: millions of complaints would take minutes."""
+"""A list whose validation stops at the first error: millions of error messages take minutes."""
 
 
 def count_values(value: Any, most: int) -> int:
     """Values inside lists and objects, at any depth; counting ends soon after ``most``.
 
-    A text counts once more for each ``CHARACTERS_A_VALUE``: what is copied is its characters.
+    A text counts once more for each ``CHARACTERS_A_VALUE``, because its characters are copied.
     """
     count, rest = 0, [value]
     while rest and count <= most:
@@ -113,8 +115,8 @@ def count_values(value: Any, most: int) -> int:
 
 
 class Lenient(BaseModel):
-    """What a body says. A field that is null says nothing, as one that is left out: clients in
-    typed languages, and gateways, write down all the fields that they know."""
+    """A request body. A null field counts as missing: clients in typed languages, and gateways,
+    send all the fields that they know."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -128,7 +130,7 @@ class Lenient(BaseModel):
 
 
 def refuse_fields(request: Lenient, refused: Mapping[str, tuple[str, tuple[Any, ...]]]) -> None:
-    """Raises APIError for the first field that asks for what is not here."""
+    """Raises APIError for the first field that is not supported and has an effect."""
     for name, (instead, neutral) in refused.items():
         if (request.model_extra or {}).get(name) not in neutral:
             raise APIError(f"{name} is not supported; {instead}", param=name)
@@ -152,7 +154,7 @@ _Numbers: Any = create_model("_Numbers", __base__=Lenient, **_fields)
 
 
 class GenerationRequest(_Numbers):
-    """What completions and chats have in common, beside the numbers of sampling parameters."""
+    """Fields that completions and chats share."""
 
     model: str | None = None
     stream: bool | None = False
@@ -186,13 +188,12 @@ class GenerationRequest(_Numbers):
     length_penalty: float = 1.0
 
     def beam_search_params(self, max_tokens: int) -> BeamSearchParams:
-        """Parameters of a search for the ``n`` most probable texts.
+        """Parameters of a beam search for the ``n`` most probable texts.
 
-        ``temperature`` and what else shapes a draw is not looked at: nothing is drawn.
+        ``temperature`` and other parameters of sampling are ignored, because nothing is sampled.
 
         Raises:
-            ValueError: for a value out of range, or a field that a search does not look at though
-                it would change the answer.
+            ValueError: for a value out of range, or a field of ``NOT_FOR_BEAMS``.
 
         Source: vllm/entrypoints/openai/completion/protocol.py#L219-L238
         (CompletionRequest.to_beam_search_params) @ v0.22.1
@@ -218,11 +219,11 @@ class GenerationRequest(_Numbers):
     def sampling_params(
         self, defaults: Mapping[str, Any], max_tokens: int, num_logprobs: int | None
     ) -> SamplingParams:
-        """Parameters for the engine: what the request says, else what the model's authors say.
+        """Parameters for the engine: those of the request, else the defaults.
 
         Args:
-            defaults: of the model, by field.
-            max_tokens: settled already, for only the caller knows the prompt's length.
+            defaults: recommended by the model's authors, by field.
+            max_tokens: its final value, because only the caller knows the prompt's length.
 
         Raises:
             ValueError: for a value out of range; :class:`SamplingParams` names it.
@@ -257,7 +258,7 @@ class GenerationRequest(_Numbers):
         if form is not None:
             kind = form.get("type")
             if kind == "json_object":
-                # instructor and llama.cpp's clients put a schema beside it.
+                # Clients such as instructor and llama.cpp's put a schema beside the type.
                 schema = form.get("schema")
                 wanted |= {"json_object": True} if schema is None else {"json": schema}
             elif kind == "json_schema":
@@ -277,21 +278,21 @@ class GenerationRequest(_Numbers):
                     "'json_schema' or 'structural_tag'",
                     param="response_format",
                 )
-        # An empty object is refused: it would enforce nothing where something was to be.
+        # An empty structured_outputs is passed on and refused: it would constrain nothing.
         is_given = wanted or self.structured_outputs is not None
         return {"structured_outputs": wanted} if is_given else {}
 
     @property
     def has_form(self) -> bool:
-        """Whether the request says what form the text must have."""
+        """Whether the request constrains the form of the text."""
         form = self.response_format
         return self.structured_outputs is not None or (
             form is not None and form.get("type") != "text"
         )
 
     def check_fields(self, vocab_size: int) -> None:
-        """Raises APIError for fields that do not go together, that ask for what is not here, or
-        that are longer than any request needs."""
+        """Raises APIError for fields that exclude each other, are not supported, or are too
+        long."""
         self._check_sizes(vocab_size)
         self.logprob_token_ids = self.logprob_token_ids or None  # as the engine takes it
         refuse_fields(self, REFUSED)
@@ -322,7 +323,7 @@ class GenerationRequest(_Numbers):
             )
 
     def _check_sizes(self, vocab_size: int) -> None:
-        """Refuse by counting what would take long to look at: others wait while it is done."""
+        """Refuse fields that would take long to process, because other requests would wait."""
         num = self.n or 1
         if num > MOST_COMPLETIONS:
             raise APIError(
@@ -374,9 +375,9 @@ class GenerationRequest(_Numbers):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether each token is to be told with its logprob: to name some to be told asks it, too.
+        """Whether the answer has logprobs; ``logprob_token_ids`` requests them, too.
 
-        ``logprobs`` is a number of completions, and 0 is one; of chats it is true or false.
+        In completions, ``logprobs`` is a number, and 0 also requests them. In chats it is a bool.
         """
         logprobs = getattr(self, "logprobs", None)
         is_asked = logprobs is not None and logprobs is not False
@@ -423,13 +424,14 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def has_form(self) -> bool:
-        """A call that must be made has the form of its tool."""
+        """A required tool call constrains the form, too."""
         is_call = bool(self.tools) and self.tool_choice not in (None, "none", "auto")
         return is_call or super().has_form
 
 
 class InputTokensRequest(GenerationRequest):
-    """What a response says of its prompt, and the rest of it, which does not count."""
+    """A request to count the input tokens of a response. Fields that do not change the prompt are
+    accepted and ignored."""
 
     input: str | Many[dict[str, Any]] | None = None
     instructions: str | None = None
@@ -459,7 +461,8 @@ class InputTokensRequest(GenerationRequest):
         return is_call or self.form() not in (None, {"type": "text"}) or super().has_form
 
     def form(self) -> dict[str, Any] | None:
-        """The form of the text, as a chat asks for it: there the schema lies one level deeper."""
+        """The format of the text as a chat's ``response_format``, whose schema is one level
+        deeper."""
         form = (self.text or {}).get("format")
         if form is None:
             return None
@@ -504,7 +507,7 @@ class DetokenizeRequest(Lenient):
 
 class LoadLoRARequest(Lenient):
     lora_name: str = Field(min_length=1, max_length=256)
-    """It stands in every event of a stream, as the model's name."""
+    """Also the model's name in every event of a stream, hence the limit."""
     lora_path: str = Field(min_length=1, max_length=4096)
     load_inplace: bool = False
 

@@ -1,4 +1,4 @@
-"""What is logged of requests, with ``--enable-log-requests``: names, prompts and parameters.
+"""The log of requests, with ``--enable-log-requests``: ids, prompts and parameters.
 
 Source: vllm/entrypoints/logger.py#L17-L72 (RequestLogger) @ v0.22.1
 """
@@ -19,7 +19,7 @@ class RequestLogger:
     """Logs a line for each request; its prompt, too, where VLLM_LOGGING_LEVEL is DEBUG.
 
     Args:
-        max_log_len: characters and tokens of a prompt that are logged; None: all.
+        max_log_len: most characters and tokens of a prompt that are logged; None: all.
     """
 
     def __init__(self, max_log_len: int | None = None) -> None:
@@ -47,7 +47,7 @@ class RequestLogger:
 
 
 def parts_of(prompt: PromptType) -> tuple[str | None, Sequence[int] | None]:
-    """The text and the token ids that a prompt came with."""
+    """The text and the token ids of a prompt, as far as it has them."""
     given: Any = prompt
     if isinstance(given, Mapping):
         return given.get("prompt"), given.get("prompt_token_ids")

@@ -1,11 +1,11 @@
-"""The calls of an answer that must be calls, whole and while it is still being written.
+"""Parsers for answers that must be tool calls, whole or streamed.
 
 ::
 
     [{"name": "weather", "parameters": {"city": "Oslo"}}, {"name": "clock", "para
                                        └── arguments ──┘                     no call yet
 
-An answer that ``max_tokens`` cuts keeps what was written: its last call may lack an end.
+If ``max_tokens`` ends an answer, its last call may be incomplete; it is kept as it is.
 
 Source: vllm/tool_parsers/streaming.py#L103-L195 (extract_required_tool_call_streaming) @ v0.22.1
 """
@@ -22,8 +22,8 @@ class AnswerParser(Protocol):
     """Turns the text of one answer, in one piece or many, into deltas of content and calls.
 
     Attributes:
-        calls: those that were told.
-        are_whole: there are calls that the model had the choice of, and each is whole.
+        calls: the calls sent so far.
+        are_whole: there are calls, the model chose them itself, and each is complete.
     """
 
     @property
@@ -38,10 +38,10 @@ class AnswerParser(Protocol):
 
 
 def parser_of(choice: Any, parallel: bool | None = True) -> AnswerParser:
-    """The reader of an answer.
+    """The parser of an answer.
 
     Args:
-        choice: None if the answer is text whatever it holds; "auto", "required", or a named tool.
+        choice: "auto", "required", or a named tool; None if the whole answer is text.
         parallel: False keeps the first call only.
     """
     if choice is None:
@@ -74,7 +74,7 @@ def one_change_a_call(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class TextParser:
-    """All is content."""
+    """The whole answer is content."""
 
     calls: list[ToolCall] = []  # noqa: RUF012  (it stays empty)
     are_whole = False
@@ -87,7 +87,7 @@ class TextParser:
 
 
 class NamedCallParser:
-    """All is the arguments of one call, whose name the request has chosen."""
+    """The whole answer is the arguments of one call, whose name is in the request."""
 
     are_whole = False
 
@@ -131,8 +131,8 @@ class RequiredCallParser:
         return self.is_complete
 
     def extract_streaming(self, delta: str) -> dict[str, Any]:
-        """The news that ``delta`` brings, as OpenAI's deltas of tool calls: of each call its name
-        and id come first, then its arguments as they grow."""
+        """The new part of the answer, as OpenAI's tool call deltas: of each call first its name
+        and id, then its arguments piece by piece."""
         self._text += "" if self.calls else delta
         changes = []
         while delta:
@@ -148,12 +148,12 @@ class RequiredCallParser:
         return {"tool_calls": changes} if changes else {}
 
     def finish(self) -> dict[str, Any]:
-        """An answer that was cut before its first call is text."""
+        """An answer that ends before its first call is content."""
         return {} if self.calls or not self._text else {"content": self._text}
 
 
 class FirstCallParser:
-    """What another parser finds, less the calls behind the first."""
+    """Drops all calls of another parser but the first."""
 
     def __init__(self, parser: AnswerParser) -> None:
         self.parser = parser

@@ -1,4 +1,4 @@
-"""What a request to /v1/responses means as a chat: items become messages, tools get their shape.
+"""Converts a request to /v1/responses into a chat: items to messages, and tools to their form.
 
 ::
 
@@ -32,13 +32,14 @@ Item = dict[str, Any]
 
 
 def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletionRequest:
-    """The same wish as a conversation.
+    """The same request as a chat request.
 
     Args:
-        items: of earlier responses and of this request. ``instructions`` are this request's only.
+        items: of earlier responses and of this request. Of ``instructions``, only those of this
+            request count.
 
     Raises:
-        APIError: for what this server cannot do, and would be wrong to ignore.
+        APIError: for fields that this server does not support and cannot ignore.
     """
     for name in ("conversation", "background", "prompt", "use_beam_search"):
         if getattr(request, name):
@@ -52,7 +53,7 @@ def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletio
         raise APIError(
             f"n is {request.n}; a response is one answer; send several requests", 400, "n"
         )
-    # Without this entry no logprobs are told, as upstream, whatever top_logprobs says.
+    # As in vLLM, no logprobs are sent without this entry, whatever top_logprobs is.
     includes_logprobs = "message.output_text.logprobs" in (request.include or ())
     form = request.form()
     if form is not None and request.structured_outputs:
@@ -92,13 +93,13 @@ def chat_of(request: InputTokensRequest, items: Sequence[Item]) -> ChatCompletio
 
 
 def input_items(request: InputTokensRequest, store: ResponseStore) -> list[Item]:
-    """The conversation that the request goes on with, and what it brings, as items.
+    """The items of the conversation that the request continues, then those of the request.
 
     Args:
-        store: responses that are kept: a reference stands for an item of one of them.
+        store: stored responses; an ``item_reference`` refers to an item of one of them.
 
     Raises:
-        APIError: for an empty input, or a reference that leads nowhere.
+        APIError: for an empty input, or a reference to an unknown item.
     """
     items: list[Item] = []
     if request.previous_response_id is not None:
@@ -122,8 +123,8 @@ def input_items(request: InputTokensRequest, store: ResponseStore) -> list[Item]
 
 
 def as_listed(index: int, item: Item) -> Item:
-    """An item of a conversation as the list of a response's input has it: with an id, and a message
-    in parts."""
+    """An item as the list of a response's input has it: with an id, and its content as a list of
+    parts."""
     kind = item.get("type") or "message"
     listed: Item = {"id": f"item_{index}", "status": "completed"} | item | {"type": kind}
     if isinstance(item.get("content"), str):
@@ -133,8 +134,9 @@ def as_listed(index: int, item: Item) -> Item:
 
 
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Items as messages. The assistant's calls in a row are one message, with the text beside
-    them: templates write the outputs of calls behind it. Reasoning belongs to what follows it."""
+    """Items as messages. Consecutive calls of the assistant, and the text beside them, become one
+    message, because chat templates expect the outputs of calls right after it. Reasoning becomes a
+    part of the message after it."""
     messages: list[dict[str, Any]] = []
     thought = ""
     for index, item in enumerate(items):
@@ -210,9 +212,9 @@ def _text(index: int, item: Item, name: str) -> str:
 
 
 def functions_of(tools: Sequence[Item]) -> list[Item]:
-    """The tools that can be offered here. Agents send those of OpenAI's own, and tools without a
-    schema, beside their functions, whatever server they talk to; these are left out, with a line in
-    the log. Where nothing else is asked for they are refused, by :func:`tools_of`."""
+    """The tools that this server supports. Agents send OpenAI's built-in tools, and tools without a
+    schema, beside their functions to every server. These are dropped, with a warning in the log.
+    If a request has no functions at all, :func:`tools_of` refuses them."""
     functions = [tool for tool in tools if tool.get("type") == "function"]
     others = [tool.get("type") for tool in tools if tool.get("type") != "function"]
     if not functions or not all(isinstance(kind, str) for kind in others):
@@ -223,7 +225,7 @@ def functions_of(tools: Sequence[Item]) -> list[Item]:
 
 
 def tools_of(tools: Sequence[Item], choice: Any) -> tuple[list[dict[str, Any]], Any]:
-    """Tools and choice as a chat has them: there a function lies one level deeper."""
+    """Tools and choice in the form of a chat request, where a function is one level deeper."""
     plain = [_tool(index, tool) for index, tool in enumerate(tools)]
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("tools")

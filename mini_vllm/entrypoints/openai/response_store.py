@@ -1,6 +1,7 @@
-"""Responses that are kept, so that the next request need not send them again.
+"""Stored responses, which later requests can continue without sending them again.
 
-They are in memory, a bounded number of bytes: the oldest go first, and all of them with the server.
+They are in memory, up to a number of bytes. The oldest are removed first; all are lost when the
+server ends.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.errors import show
 
 MOST_BYTES = 64 * 2**20
-"""Of all conversations that are kept together, as JSON."""
+"""Most bytes of all stored conversations together, as JSON."""
 
 
 @dataclass
 class Kept:
-    """A response with the conversation that it ends.
+    """A stored response with its conversation.
 
     Attributes:
-        body: as it was answered.
-        items: of the whole conversation, the response's own last.
-        num_input: how many of them were the input.
-        size: bytes.
+        body: as it was sent.
+        items: of the whole conversation, with those of the response last.
+        num_input: how many of the items were the input.
+        size: in bytes, as JSON.
     """
 
     body: dict[str, Any]
@@ -37,10 +38,10 @@ class Kept:
 
 
 class ResponseStore:
-    """Kept responses by id.
+    """Stored responses by id.
 
     Attributes:
-        items: what the model has said, by the item's id.
+        items: output items of the stored responses, by the item's id.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -50,8 +51,8 @@ class ResponseStore:
         self.num_bytes = 0
 
     def add(self, body: dict[str, Any], items: Sequence[dict[str, Any]]) -> None:
-        """Keep a response behind the items that it answers. One that is larger than all there is
-        room for is not kept."""
+        """Store a response with the items that it answers, unless it is larger than
+        ``most_bytes``."""
         self._forget(body["id"])
         whole = [*items, *body["output"]]
         size = len(orjson.dumps([body, whole]))
@@ -64,7 +65,7 @@ class ResponseStore:
         self.num_bytes += size
 
     def get(self, response_id: str, param: str | None = None) -> Kept:
-        """Raises APIError (404) for one that is not kept."""
+        """Raises APIError (404) for a response that is not stored."""
         if response_id not in self.kept:
             raise APIError(
                 f"the response {show(response_id)} is not kept here: it was never stored, was "
@@ -75,7 +76,7 @@ class ResponseStore:
         return self.kept[response_id]
 
     def delete(self, response_id: str) -> None:
-        """Raises APIError (404) for one that is not kept."""
+        """Raises APIError (404) for a response that is not stored."""
         self.get(response_id)
         self._forget(response_id)
 

@@ -49,7 +49,7 @@ from mini_vllm.sampling_params import SamplingParams
 async def create_response(
     state: ServerState, request: ResponsesRequest, headers: Headers
 ) -> Response:
-    """``POST /v1/responses``: everything that can be refused is refused before the first event."""
+    """``POST /v1/responses``. Every error that can be found is raised before the first event."""
     lora = state.check_model(request.model)
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
@@ -70,7 +70,7 @@ async def create_response(
     try:
         async for output in state.engine.outputs(stream):
             state.check_output(output)
-            await asyncio.to_thread(list, answer.take(output.outputs[0]))  # others go on meanwhile
+            await asyncio.to_thread(list, answer.take(output.outputs[0]))  # do not block the loop
         return json_response(answer.finished())
     finally:
         state.close([stream])
@@ -101,7 +101,7 @@ async def retrieve_response(state: ServerState, response_id: str, stream: bool) 
 async def list_input_items(
     state: ServerState, response_id: str, after: str | None, limit: int, order: str
 ) -> Response:
-    """``GET /v1/responses/{id}/input_items``: the conversation before a response, by pages."""
+    """``GET /v1/responses/{id}/input_items``: the conversation before a response, in pages."""
     kept = state.responses.get(response_id)
     items = [as_listed(*pair) for pair in enumerate(kept.items[: kept.num_input])]
     if order == "desc":
@@ -123,7 +123,7 @@ async def delete_response(state: ServerState, response_id: str) -> Response:
 
 
 async def cancel_response(state: ServerState, response_id: str) -> Response:
-    """``POST /v1/responses/{id}/cancel``: refused, for what is kept has ended."""
+    """``POST /v1/responses/{id}/cancel``: refused, because all stored responses have ended."""
     state.responses.get(response_id)
     raise APIError(
         "the response has ended, and this server runs none in the background; to cancel a response "
@@ -134,7 +134,7 @@ async def cancel_response(state: ServerState, response_id: str) -> Response:
 # ---------------------------------------------------------------------- items of the output
 
 WORDS = re.compile(r'[^<>{}\[\],:"\s]+|.', re.DOTALL)
-"""Words, and the marks of JSON and of tags one by one."""
+"""Words, and one by one the punctuation of JSON and of tags."""
 
 
 class Output:
@@ -149,10 +149,10 @@ class Output:
         self.items: list[Item] = []
 
     def read(self, text: str, is_last: bool) -> Iterator[tuple[int, str]]:
-        """The pieces that a text brings: the place of an item, and what is added to it.
+        """The new pieces of a text: the index of an item, and the text that is added to it.
 
-        What may hold calls is read word by word: a call begins or ends at a mark, so no word holds
-        both, and items come in the order in which they were written, however the text was cut.
+        A text that may have calls is read word by word. A call begins or ends at punctuation, so
+        no word belongs to two items, and items keep their order, however the stream was split.
         """
         pieces = [text] if isinstance(self.parser, TextParser) else WORDS.findall(text)
         news = [self.parser.extract_streaming(piece) for piece in pieces]
@@ -164,7 +164,8 @@ class Output:
             yield self._add(_message()), ""
 
     def _take(self, delta: dict[str, Any]) -> Iterator[tuple[int, str]]:
-        """What ends an open call stands behind its last piece, and reasoning before all else."""
+        """Reasoning comes first. Content comes after the last piece of an open call, but before a
+        new call."""
         content, changes = delta.get("content", ""), delta.get("tool_calls", ())
         yield from self._take_text("reasoning", delta.get("reasoning", ""))
         if self._is_open("function_call"):
@@ -199,8 +200,8 @@ class Output:
         return len(self.items) - 1
 
     def close(self, place: int, is_cut: bool) -> Item:
-        """Give an item its status: a call is complete if its arguments are, text if no limit has
-        cut it."""
+        """Set the status of an item: a call is completed if its arguments are; text is completed
+        unless a limit ended it."""
         item = self.items[place]
         if item["type"] == "function_call":
             call = next(one for one in self.parser.calls if one.id == item["call_id"])
@@ -267,8 +268,8 @@ class _Answer:
         self._held: list[dict[str, Any]] = []  # logprobs of tokens without text yet
 
     def take(self, completion: CompletionOutput) -> Iterator[tuple[int, str, list[Any]]]:
-        """The pieces that an output brings: an item's place, text, and the logprobs of a message;
-        those of calls are not told."""
+        """The new pieces of an output: the index of an item, its text, and the logprobs of a
+        message; those of calls are not sent."""
         found = chat_logprobs(self.chat, completion, self.state.vocabulary)
         self._held += found["content"] if found is not None else []
         self.token_ids += completion.token_ids
@@ -287,7 +288,7 @@ class _Answer:
         return self.finish_reason == "length"
 
     def finished(self) -> dict[str, Any]:
-        """The body of the whole response, which is kept if the request does not say otherwise."""
+        """The body of the whole response, which is stored unless ``store`` is false."""
         last = len(self.output.items) - 1
         for place in range(last + 1):
             self.output.close(place, self.is_cut and place == last)
@@ -310,7 +311,7 @@ class _Answer:
         }
 
     def body(self, status: str) -> dict[str, Any]:
-        """The response object; a limit that was reached makes it "incomplete"."""
+        """The response object. It is "incomplete" if a limit ended it."""
         done = status != "in_progress"
         request = self.request
         is_cut = status == "incomplete"
@@ -381,7 +382,7 @@ class _Events:
         yield self.of(kind, **where, delta=piece, **more)
 
     def end(self, place: int, item: Item) -> Iterator[bytes]:
-        """An item that is whole, and before that the whole of what it holds."""
+        """The complete text of an item, then the complete item."""
         kind, where = f"response.{TEXTS[item['type']]}.done", _where(place, item)
         if item["type"] == "function_call":
             yield self.of(kind, **where, name=item["name"], arguments=item["arguments"])
@@ -398,11 +399,11 @@ TEXTS = {
     "reasoning": "reasoning_text",
     "function_call": "function_call_arguments",
 }
-"""What an item's text is called in its events."""
+"""Names of an item's text in its events."""
 
 
 def _part(item: Item) -> str:
-    """What an item's part is called in its events: that of reasoning as in vLLM."""
+    """The name of an item's part in its events; that of reasoning is vLLM's."""
     return "content_part" if item["type"] == "message" else "reasoning_part"
 
 
@@ -432,5 +433,5 @@ async def _stream(answer: _Answer) -> AsyncIterator[bytes]:
     body = answer.finished()
     for event in events.end(num_begun - 1, output.items[-1]):
         yield event
-    # As vLLM: the status says whether it was cut. OpenAI's client waits for no other event.
+    # As in vLLM, this event also ends an incomplete response: OpenAI's client waits for no other.
     yield events.of("response.completed", response=body)

@@ -1,4 +1,4 @@
-"""What all routes share: the engine, what it is called, and whether it still takes requests."""
+"""State that all routes share: the engine, its model names, and whether it takes requests."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ from mini_vllm.reasoning import ReasoningFormat, reasoning_format
 from mini_vllm.sampling_params import SamplingParams
 
 BREATH = 0.005
-"""Seconds that the prompts of one request are worked on before others have their turn."""
+"""Seconds of work on the prompts of one request before other tasks of the event loop run."""
 MOST_TEXT = 2**20
-"""Characters of a text that no model's length bounds: to be counted, or to be cut."""
+"""Most characters of a text whose length the model does not limit: one to be counted or
+truncated."""
 MOST_ID = 2**10
-"""Characters of a request's id, which stands in every event of a stream."""
+"""Most characters of a request's id, which is in every event of a stream."""
 
 
 class Turns:
-    """Shares the loop fairly: ``await turns.pass_on()`` between pieces of long work."""
+    """Shares the event loop: call ``await turns.pass_on()`` between parts of long work."""
 
     def __init__(self) -> None:
         self.since = time.monotonic()
 
     async def pass_on(self) -> None:
-        """Let others have their turn, if this one has lasted long enough."""
+        """Let other tasks run, if this one has run for :data:`BREATH` seconds."""
         if time.monotonic() - self.since > BREATH:
             await asyncio.sleep(0)
             self.since = time.monotonic()
@@ -56,10 +57,10 @@ class ServerState:
     """One server.
 
     Attributes:
-        served_model_names: the first is what answers call the model.
+        served_model_names: answers use the first.
         default_params: sampling parameters that the model's authors recommend.
-        draining: a shutdown has begun: no new request is let in.
-        num_in_flight: requests of clients that have not been answered whole.
+        draining: a shutdown has begun, and new requests are refused.
+        num_in_flight: requests whose answers are not complete.
     """
 
     engine: AsyncLLM
@@ -77,25 +78,25 @@ class ServerState:
     enable_force_include_usage: bool = False
     enable_tokenizer_info_endpoint: bool = False
     request_logger: RequestLogger | None = None
-    """Logs each request; None: none is."""
+    """Logs each request, if given."""
     loras: dict[str, LoRARequest] = field(default_factory=dict)
     """Adapters by the model name that selects them."""
     responses: ResponseStore = field(default_factory=ResponseStore)
-    """Of /v1/responses, for the requests that go on with them."""
+    """Responses of /v1/responses, for later requests that continue them."""
     draining: bool = False
     num_in_flight: int = 0
     readers: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Of requests whose body has not arrived whole: they are not in yet when a shutdown begins."""
+    """Tasks that still read the body of a request. A shutdown refuses these requests."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """What tokens are called; None: the server works on token ids only."""
+        """The texts of tokens; None if the server works on token ids only."""
         return self.engine.output_processor.vocabulary
 
     @cached_property
     def reasoning(self) -> ReasoningFormat | None:
-        """How the model writes what it thinks; None: that is part of the text."""
+        """How the model marks its reasoning; None if reasoning is not separated from the text."""
         name = self.engine.config.structured.reasoning_parser
         return reasoning_format(name) if name else None
 
@@ -105,14 +106,14 @@ class ServerState:
 
     @property
     def can_choose_tools(self) -> bool:
-        """Whether calls that the model makes of its own accord can be read."""
+        """Whether tool calls with ``tool_choice="auto"`` are parsed."""
         return self.enable_auto_tool_choice and self.tool_call_parser is not None
 
     def check_model(self, name: str | None) -> LoRARequest | None:
-        """The adapter that a model name selects; None for the model itself, also without a name.
+        """The adapter that a model name selects; None for the model itself or if no name is given.
 
         Raises:
-            APIError: 404 that lists what there is.
+            APIError: 404 that lists the known names.
         """
         if not name or name in self.served_model_names:
             return None
@@ -126,7 +127,8 @@ class ServerState:
         )
 
     def name_of(self, lora: LoRARequest | None) -> str:
-        """What answers call the model, whichever of its names was asked for, or an adapter."""
+        """The name in answers: the model's first name, whichever the request had, or the
+        adapter's."""
         return self.model_name if lora is None else lora.lora_name
 
     def check_alive(self) -> None:
@@ -148,7 +150,7 @@ class ServerState:
         """Hand prompts to the engine, all or none.
 
         Raises:
-            ValueError, QueueFullError, EngineDeadError: nothing of the request is left behind.
+            ValueError, QueueFullError, EngineDeadError: the engine then has none of the prompts.
         """
         if priority and self.engine.config.scheduler.policy != "priority":
             raise APIError(
@@ -162,7 +164,7 @@ class ServerState:
         self.engine.admission.check(total, tokens)
         first = params[0] if params else None
         if isinstance(first, SamplingParams) and first.structured_outputs is not None:
-            # A large constraint, read on the loop, would make all requests wait; it is kept.
+            # Parsing a large constraint must not block the event loop; the result is cached.
             try:
                 await asyncio.to_thread(self.engine.input_processor.check_constraint, first)
             except ValueError as error:
@@ -191,13 +193,13 @@ class ServerState:
         return streams
 
     async def settle(self, streams: Sequence[Stream], params: Sequence[SamplingParams]) -> None:
-        """Before a stream begins: wait for what only the engine can find out.
+        """Wait, before a stream begins, for errors that only the engine can find.
 
-        A constraint that nothing satisfies is known when it is compiled, KV of another prompt when
-        it is looked at. The first output is there no later than without waiting for it.
+        A constraint that no text satisfies is found when it is compiled, and KV of another prompt
+        when it is loaded. The wait does not delay the first output.
 
         Raises:
-            APIError, EngineDeadError: nothing of the request is left behind.
+            APIError, EngineDeadError: the engine then has no part of the request any more.
         """
         try:
             for stream, one in zip(streams, params, strict=True):
@@ -214,12 +216,18 @@ class ServerState:
             raise
 
     def close(self, streams: Sequence[Stream]) -> None:
-        """End what is left of a request, whether it was read to its end or not."""
+        """End a request, whether its outputs were read to the end or not."""
         for stream in streams:
             self.engine.close_stream(stream)
 
+    async def last_output(self, stream: Stream) -> RequestOutput:
+        """Read a stream to its end. Raises the error that :meth:`check_output` raises."""
+        outputs = [output async for output in self.engine.outputs(stream)]
+        self.check_output(outputs[-1])
+        return outputs[-1]
+
     def check_output(self, output: RequestOutput) -> None:
-        """Raises the error that a client gets instead of an output that failed."""
+        """Raises the error for the client, if an output has failed."""
         reasons = [one.finish_reason for one in output.outputs if one.finish_reason is not None]
         if "error" in reasons:
             if self.engine.errored:
@@ -237,10 +245,10 @@ def shutting_down() -> APIError:
 
 
 def request_id(prefix: str, headers: Headers, given: str | None) -> str:
-    """An answer's id, behind ``prefix``. Clients may choose it, and need not make it unique.
+    """The id of an answer, after ``prefix``. Clients may choose it; it need not be unique.
 
     Raises:
-        APIError: for one that is too long: it stands in every event of a stream.
+        APIError: for an id that is too long, because it is in every event of a stream.
     """
     wanted = given or headers.get("x-request-id") or uuid.uuid4().hex
     if len(wanted) > MOST_ID:
@@ -253,7 +261,7 @@ def request_id(prefix: str, headers: Headers, given: str | None) -> str:
 
 
 def rank_wanted(headers: Mapping[str, str]) -> int | None:
-    """The engine that a client has chosen among several, by a header.
+    """The data-parallel engine that a client selects by a header.
 
     Source: vllm/entrypoints/openai/engine/serving.py#L405-L420
     (OpenAIServing._get_data_parallel_rank) @ v0.22.1
@@ -270,10 +278,10 @@ def rank_wanted(headers: Mapping[str, str]) -> int | None:
 
 
 def check_text(state: ServerState, text: str) -> None:
-    """Refuse a text that is too long to be tokenized only to be counted, or cut.
+    """Refuse a text that is too long to be tokenized only to be counted or truncated.
 
-    It takes about a second a million characters, in one of few threads, and nothing can stop it:
-    not even that its caller leaves. What the model could read whole is never too long.
+    Tokenization takes about a second per million characters in one of few threads, and it cannot
+    be cancelled, even when the client is gone. A text that fits the model is never too long.
     """
     if len(text) <= MOST_TEXT:
         return
@@ -287,11 +295,11 @@ def check_text(state: ServerState, text: str) -> None:
 
 
 def check_max_tokens(state: ServerState, name: str, wanted: int | None) -> None:
-    """Refuse more output than the model's length, whatever the prompt.
+    """Refuse more output tokens than ``max_model_len``, whatever the prompt.
 
     Args:
         name: of the request's field.
-        wanted: its value; None: it is not given.
+        wanted: its value; None if it is not given.
 
     Source: vllm/renderers/params.py#L195-L235 (TokenizeParams.__post_init__) @ v0.22.1
     """
@@ -307,14 +315,14 @@ def check_max_tokens(state: ServerState, name: str, wanted: int | None) -> None:
 def cut_prompt(
     state: ServerState, token_ids: list[int], request: GenerationRequest, num_output_tokens: int
 ) -> list[int]:
-    """What ``truncate_prompt_tokens`` leaves of a prompt: its end, or its beginning if
-    ``truncation_side`` is "right"; -1 leaves as many tokens as there is room for.
+    """Truncate a prompt to ``truncate_prompt_tokens``: keep its end, or its beginning if
+    ``truncation_side`` is "right". -1 keeps as many tokens as fit.
 
     Args:
-        num_output_tokens: how many the request asks for; 0: as many as there is room for.
+        num_output_tokens: output tokens of the request; 0: as many as fit.
 
     Raises:
-        ValueError: if the rest and that many tokens do not fit the model's length.
+        ValueError: if the prompt and the output tokens do not fit ``max_model_len``.
 
     Source: vllm/renderers/params.py#L396-L413 (TokenizeParams._token_truncation) @ v0.22.1
     """
@@ -336,8 +344,8 @@ def cut_prompt(
 
 
 def room_for_output(state: ServerState, num_prompt_tokens: int) -> int:
-    """``max_tokens`` of a request that does not say: what the model's authors recommend, up to
-    what the model's length leaves; all of that if they say nothing.
+    """``max_tokens`` of a request without it: the value that the model's authors recommend, if
+    any, and at most what fits ``max_model_len``.
 
     Source: vllm/entrypoints/utils.py#L175-L212 (get_max_tokens) @ v0.22.1
     """

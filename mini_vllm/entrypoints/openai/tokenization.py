@@ -1,4 +1,4 @@
-"""``POST /tokenize`` and ``POST /detokenize``: what the model sees of a text.
+"""``POST /tokenize`` and ``POST /detokenize``: texts to token ids and back.
 
 Source: vllm/entrypoints/serve/tokenize/serving.py#L30-L158 (OpenAIServingTokenization) @ v0.22.1
 """
@@ -61,7 +61,7 @@ async def create_detokenize(
 
 
 def tokenizer_info(state: ServerState) -> dict[str, Any]:
-    """The tokenizer's settings, as JSON: those of its file, its class, and the chat template.
+    """The settings of the tokenizer as JSON, with its class and the chat template.
 
     Source: vllm/entrypoints/serve/tokenize/serving.py#L162-L193 (TokenizerInfo) @ v0.22.1
     """
@@ -74,7 +74,7 @@ def tokenizer_info(state: ServerState) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Tokens of a tokenizer's settings by what they spell, whatever holds them."""
+    """Settings as plain JSON values; a token object becomes its text."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):

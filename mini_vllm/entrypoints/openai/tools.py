@@ -1,4 +1,4 @@
-"""Which tools a chat request may offer, and which of them it may ask for."""
+"""Checks of the tools of a chat request, and of its tool choice."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_TOOLS = 1024
 
 
 def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
-    """Leave the allowed tools only, if the choice names some.
+    """Check tools and choice. If the choice is "allowed_tools", keep only those tools.
 
     Raises:
-        APIError: for tools that cannot be chosen from, and choices without tools.
+        APIError: for invalid tools, and for a choice without tools.
     """
     keep_allowed(request)
     tools, choice = request.tools, request.tool_choice
@@ -61,7 +61,7 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
 
 
 def keep_allowed(request: ChatCompletionRequest) -> None:
-    """Of "allowed_tools" the others are left out: a model does not call what it is not shown."""
+    """Drop the tools that are not in "allowed_tools", so that the model does not see them."""
     choice = request.tool_choice
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return
@@ -78,7 +78,7 @@ def keep_allowed(request: ChatCompletionRequest) -> None:
 
 
 def _check_tool(index: int, tool: dict[str, Any]) -> str:
-    """The name of a tool that may be offered."""
+    """The name of a tool. Raises APIError for an invalid tool."""
     if (kind := tool.get("type", "function")) != "function":
         raise APIError(
             f"tools[{index}] has type {show(kind)}; it must be 'function'", param="tools"

@@ -1,4 +1,4 @@
-"""``POST /v2/embed``: embeddings as Cohere's clients ask for them.
+"""``POST /v2/embed``: embeddings in the format of Cohere's API.
 
 Source: vllm/entrypoints/pooling/embed/io_processor.py#L370-L434
 (EmbedIOProcessor._pre_process_cohere_online) @ v0.22.1
@@ -25,13 +25,13 @@ from mini_vllm.pooling_outputs import EmbeddingOutput
 
 FIELDS = ("texts", "images", "inputs")
 SIGNED = 128
-"""What a byte of "binary" is less than one of "ubinary"."""
+"""The difference between a byte of "ubinary" and one of "binary"."""
 
 
 async def create_cohere_embedding(
     state: ServerState, request: CohereEmbedRequest, headers: Headers
 ) -> Response:
-    """The vectors of texts, in each of the forms that are asked for."""
+    """The vectors of texts, in each requested type."""
     args = require(state, "embed", "Embeddings API")
     lora = state.check_model(request.model)
     state.check_alive()
@@ -70,10 +70,10 @@ def _billed(request: CohereEmbedRequest, num_tokens: int) -> dict[str, int]:
 
 
 def _instruction(request: CohereEmbedRequest, args: PoolingArgs) -> str:
-    """What stands before each text; "" for nothing.
+    """The instruction before each text; "" without one.
 
     Raises:
-        APIError: for a purpose that the model has no instruction for.
+        APIError: for an ``input_type`` that the model has no instruction for.
     """
     name = request.input_type
     if name is None:
@@ -95,8 +95,8 @@ def _instruction(request: CohereEmbedRequest, args: PoolingArgs) -> str:
 def _requests(
     request: CohereEmbedRequest, instruction: str, has_template: bool
 ) -> list[InputRequest]:
-    """The same as prompts: texts by themselves, with an instruction before them if the model has no
-    template to put it in; else a conversation each."""
+    """The same as prompts. Texts without instruction, or for a model without chat template, become
+    plain prompts, with the instruction before each. All others become one conversation each."""
     given = [name for name in FIELDS if getattr(request, name) is not None]
     if len(given) != 1 or not getattr(request, given[0]):
         raise APIError("One of texts, images, or inputs must be provided", param="texts")
@@ -117,7 +117,7 @@ def _requests(
 
 
 def _parts(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts of one of ``inputs``, as a chat has them."""
+    """The parts of one of ``inputs``, in the form of a chat message."""
     parts = given.get("content")
     if not isinstance(parts, list) or not parts or not all(isinstance(p, dict) for p in parts):
         raise APIError(
@@ -144,8 +144,8 @@ def _image(url: Any) -> dict[str, Any]:
 
 
 def typed(rows: Sequence[Sequence[float]], kinds: Sequence[str]) -> dict[str, Any]:
-    """Vectors in Cohere's forms: numbers; a bit for each number, 1 where it is not negative; or
-    the bytes of float32, the lower first, in base64.
+    """Vectors in Cohere's types: numbers; a bit for each number, 1 where it is not negative; or
+    little-endian float32 bytes in base64.
 
     Source: vllm/entrypoints/pooling/embed/protocol.py#L211-L228 (build_typed_embeddings) @ v0.22.1
     """

@@ -1,6 +1,6 @@
 """Vectors in an answer: as lists of numbers, or as bytes, which are shorter and exact.
 
-OpenAI's client asks for base64 unless it is told otherwise, and decodes it by itself.
+OpenAI's client requests base64 by default, and decodes it.
 Source: vllm/utils/serial_utils.py#L67-L90 (tensor2binary) @ v0.22.1
 """
 
@@ -27,11 +27,11 @@ DTYPES = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""By size: numpy, which turns the bytes around, knows no other types of all of these."""
+"""Integer types by size. numpy swaps bytes, and it has no bfloat16 and no float8."""
 
 
 def to_bytes(data: Tensor, dtype: str, endianness: str) -> bytes:
-    """The numbers of a tensor, one after another."""
+    """The numbers of a tensor as bytes."""
     numbers = data.to(DTYPES[dtype]).flatten().contiguous()
     whole = numbers.view(INTEGERS[numbers.itemsize]).numpy()
     if endianness not in ("native", sys.byteorder):
@@ -40,7 +40,7 @@ def to_bytes(data: Tensor, dtype: str, endianness: str) -> bytes:
 
 
 def encode(data: Tensor, request: EncodingRequest) -> Any:
-    """A vector as JSON has it: a list of numbers, or a text in base64."""
+    """A vector as a JSON value: a list of numbers, or a string in base64."""
     if request.encoding_format == "float":
         return data.tolist()
     return base64.b64encode(to_bytes(data, request.embed_dtype, request.endianness)).decode()
@@ -51,7 +51,7 @@ def bytes_response(
     request: EncodingRequest,
     about: dict[str, Any],
 ) -> Response:
-    """All vectors as one body; with "bytes" a header says where each of them lies.
+    """All vectors as one body; for "bytes" a header says where each vector begins and ends.
 
     Source: vllm/entrypoints/pooling/utils.py#L95-L125 (encode_pooling_bytes) @ v0.22.1
     """

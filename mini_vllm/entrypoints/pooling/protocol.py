@@ -15,7 +15,7 @@ from mini_vllm.pooling_params import PoolingParams
 
 
 class PoolingBasicRequest(Lenient):
-    """What all of them have in common."""
+    """Fields that all of them share."""
 
     model: str | None = None
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1)
@@ -26,7 +26,7 @@ class PoolingBasicRequest(Lenient):
     use_activation: bool | None = None
     normalize: bool | None = None
     activation: bool | None = None
-    """Two earlier names of ``use_activation``."""
+    """``normalize`` and ``activation`` are older names of ``use_activation``."""
 
     @property
     def activates(self) -> bool | None:
@@ -38,12 +38,12 @@ class PoolingBasicRequest(Lenient):
 
 
 class InputRequest(PoolingBasicRequest):
-    """Prompts by themselves, or a conversation."""
+    """Prompts, or a conversation."""
 
     input: str | Many[str] | Many[int] | Many[Many[int]] | None = None
     messages: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
-    """True for ``input``, False for ``messages``, whose template writes them."""
+    """Default: True for ``input``, False for ``messages``, whose template adds the tokens."""
     add_generation_prompt: bool = False
     continue_final_message: bool = False
     chat_template: str | None = None
@@ -51,7 +51,7 @@ class InputRequest(PoolingBasicRequest):
 
 
 class EncodingRequest(InputRequest):
-    """How numbers are written down in the answer."""
+    """How numbers are encoded in the answer."""
 
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = "float"
     embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] = "float32"
@@ -83,14 +83,14 @@ class PoolingRequest(EncodingRequest):
 
 
 class CohereEmbedRequest(Lenient):
-    """``POST /v2/embed``, as Cohere has it.
+    """``POST /v2/embed``, as in Cohere's API.
 
     Source: vllm/entrypoints/pooling/embed/protocol.py#L111-L121 (CohereEmbedRequest) @ v0.22.1
     """
 
     model: str | None = None
     input_type: str | None = None
-    """Names one of the model's own instructions, which is put before each text."""
+    """The name of one of the model's instructions, which is put before each text."""
     texts: Many[str] | None = None
     images: Many[str] | None = None
     inputs: Many[dict[str, Any]] | None = None
@@ -101,7 +101,7 @@ class CohereEmbedRequest(Lenient):
     priority: int = 0
 
     def cut(self) -> dict[str, Any]:
-        """The same in the words of :class:`InputRequest`."""
+        """The truncation, in the fields of :class:`InputRequest`."""
         if self.truncate == "NONE":
             return {}
         keep = -1 if self.max_tokens is None else self.max_tokens
@@ -118,7 +118,7 @@ class ScoringRequest(PoolingBasicRequest):
     max_tokens_per_query: int = 0
     max_tokens_per_doc: int = 0
     instruction: str | None = None
-    """Short for an entry of ``chat_template_kwargs``."""
+    """The same as the entry of this name in ``chat_template_kwargs``."""
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
@@ -128,12 +128,12 @@ class ScoringRequest(PoolingBasicRequest):
 
 
 Texts = str | Many[str | dict[str, Any]] | dict[str, Any]
-"""A text or several, by itself or as ``{"text": ...}``. What else may be a mapping is a picture
-upstream, and refused with a sentence."""
+"""One text or several, each a string or ``{"text": ...}``. In vLLM other objects are images; here
+they are refused."""
 
 
 class ScoreRequest(ScoringRequest):
-    """``POST /score``: the two sides have four pairs of names."""
+    """``POST /score``: the two texts have four pairs of names."""
 
     queries: Texts | None = None
     documents: Texts | None = None
@@ -145,11 +145,11 @@ class ScoreRequest(ScoringRequest):
 
 
 class RerankRequest(ScoringRequest):
-    """``POST /rerank``, as Jina and Cohere have it."""
+    """``POST /rerank``, as in the APIs of Jina and Cohere."""
 
     query: str | dict[str, Any]
     documents: Texts
     top_n: int = 0
-    """Most results; 0 and below: all."""
+    """Number of results; 0 or less: all."""
     return_documents: bool = True
-    """Cohere's and Jina's, which has no effect upstream."""
+    """A field of Cohere and Jina, which has no effect in vLLM."""

@@ -1,4 +1,4 @@
-"""Which path is answered by what, and which of them a model cannot serve."""
+"""Routes of pooling models, and the check of routes that a pooling model cannot serve."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUTES: dict[str, tuple[type[BaseModel], Callable[..., Any]]] = {
     "/v2/rerank": (RerankRequest, create_rerank),
 }
 GUARDED = ("/classify", "/pooling", "/score", "/rerank", "/v2/rerank", "/v2/embed")
-"""Of those, paths that need a key, if there is one, and do not begin with `/v1`."""
+"""Paths of ``ROUTES`` that need a key, if the server has one, and do not begin with `/v1`."""
 GENERATES = {
     "/v1/completions": "Completions API",
     "/v1/chat/completions": "Chat Completions API",
@@ -48,10 +48,10 @@ GENERATES = {
 
 
 def check_task(state: ServerState, path: str) -> None:
-    """Raises APIError (400) if a path writes text and the model does not.
+    """Raises APIError (400) if a path generates text and the model does not.
 
     Source: vllm/entrypoints/openai/chat_completion/api_router.py#L51-L78
-    (create_chat_completion) @ v0.22.1, where the path is not there.
+    (create_chat_completion) @ v0.22.1, where such a server does not have the path.
     """
     if path in GENERATES and state.engine.input_processor.pooling is not None:
         raise APIError(

@@ -1,6 +1,6 @@
-"""What the routes of a pooling model answer.
+"""The answers of a pooling model's routes.
 
-A request is its prompts: all are let in or none, and the answer comes when the last is pooled.
+Either all prompts of a request are accepted or none. The answer is sent when the last is pooled.
 Source: vllm/entrypoints/pooling/base/serving.py#L77-L245 (PoolingServingBase) @ v0.22.1
 """
 
@@ -48,12 +48,12 @@ from mini_vllm.pooling_params import PoolingParams
 
 Outputs = list[PoolingRequestOutput[PoolingOutput]]
 SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-"""Names of the two texts that are compared."""
+"""Names of the fields with the two texts to compare."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A request whose prompts are pooled."""
+    """The pooled prompts of a request."""
 
     state: ServerState
     id: str
@@ -67,7 +67,7 @@ class Answer:
         return usage_of(self.state, num_prompt, 0, num_cached)
 
     def about(self, kind: str = "list") -> dict[str, Any]:
-        """What an answer says besides its data."""
+        """The fields of an answer besides its data."""
         now = int(time.time())
         return {"id": self.id, "object": kind, "created": now, "model": self.model}
 
@@ -90,7 +90,7 @@ async def create_embedding(
 
 
 async def create_pooling(state: ServerState, request: PoolingRequest, headers: Headers) -> Response:
-    """``POST /pooling``: whatever the model can do, by ``task``."""
+    """``POST /pooling``: any task of the model."""
     require(state, None, "Pooling API")
     answer = await _pool_input(state, request, headers, "pool-", request.params())
     if request.encoding_format.startswith("bytes"):
@@ -140,7 +140,7 @@ async def create_score(state: ServerState, request: ScoreRequest, headers: Heade
 
 
 async def create_rerank(state: ServerState, request: RerankRequest, headers: Headers) -> Response:
-    """``POST /rerank``: the documents, the best first.
+    """``POST /rerank``: the documents, best first.
 
     Source: vllm/entrypoints/pooling/scoring/serving.py#L138-L185
     (ServingScores._request_output_to_rerank_response) @ v0.22.1
@@ -162,7 +162,7 @@ async def create_rerank(state: ServerState, request: RerankRequest, headers: Hea
 
 
 def require(state: ServerState, task: str | None, api: str) -> PoolingArgs:
-    """What the model is, if it has a task; None: any."""
+    """The pooling model's arguments. Raises APIError if it does not have the task; None: any."""
     args = state.engine.input_processor.pooling
     if args is None or (task is not None and task not in args.tasks):
         how = "--runner pooling" if args is None else ""
@@ -215,8 +215,8 @@ def _inputs(given: Any) -> list[PromptType]:
 async def _tokens(
     state: ServerState, work: Callable[[], list[list[int]]], param: str | None = "input"
 ) -> list[list[int]]:
-    """Tokenize without making others wait. What is wrong with a prompt is said before the first of
-    them is let in, and named after the field that it came from, if one field has them all."""
+    """Tokenize in a thread, and check all prompts before the first is accepted. Errors name
+    `param`, the field of the prompts, if they all come from one field."""
     try:
         prompts = await asyncio.to_thread(work)
         for token_ids in prompts:
@@ -237,7 +237,7 @@ async def pool(
     params: PoolingParams,
     lora: Any,
 ) -> Answer:
-    """Hand the prompts to the engine, all or none, and wait for all."""
+    """Hand the prompts to the engine, all or none, and wait for their results."""
     answer_id = request_id(prefix, headers, request.request_id)
     salt = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
     prompts: list[PromptType] = [{"prompt_token_ids": ids, **salt} for ids in token_ids]
@@ -289,7 +289,7 @@ async def _score(
 
 
 def _texts_of(state: ServerState, args: PoolingArgs, name: str, side: Any) -> list[str]:
-    """The texts of a field; Cohere's and Jina's clients may put each into an object."""
+    """The texts of a field. Clients of Cohere and Jina may put each into an object."""
     texts = []
     for given in side if isinstance(side, list) else [side]:
         text = given.get("text") if isinstance(given, dict) and "content" not in given else given
