@@ -136,8 +136,8 @@ class IncrementalDetokenizer:
     def _decode(self, token_ids: Sequence[int]) -> str:
         """New text, the same however many tokens come at once.
 
-        Only a window that overflows with broken bytes shows what it has, and so depends on where
-        it is asked. There the tokens go in one by one, as for a reader of the stream.
+        A window that overflows with broken bytes is shown as it is, so there the text would depend
+        on the number of tokens. These go in one by one, as for a reader of the stream.
         """
         if self._window is None:
             return ""
@@ -179,7 +179,7 @@ class TokenWindow:
         self._skip_special_tokens = skip_special_tokens
         self._tokens = list(prompt_token_ids[-PROMPT_TOKENS:])
         self._printed = len(self.decode(self._tokens).rstrip(REPLACEMENT))
-        # Shown for a character that the prompt began: the prompt's, unless the output ends it.
+        # Of a character that the prompt began. It is the prompt's, unless the output completes it.
         self._unfinished = len(self.decode(self._tokens)) - self._printed
         # Text was complete before this token; the tokens after it are the last printed chunk.
         self._chunk_start = 0

@@ -37,15 +37,15 @@ class Batch:
     plan: SchedulerOutput
     answer: Future[ModelRunnerOutput]
     hopeless: list[EngineCoreOutput]
-    """Of requests that ended when it was planned."""
+    """Outputs of requests that ended when the plan was made."""
     started: float
     """On the performance counter."""
     scheduled_at: float
     """On the monotonic clock."""
     requests: dict[str, Request] = field(default_factory=dict)
-    """Those that were planned, by id. When the answer comes, an id may mean another request."""
+    """The plan's requests, by id. When the answer comes, an id may belong to another request."""
     is_deferred: bool = False
-    """Whether it is executed and not sampled yet: a grammar needs the answer before."""
+    """Whether it is executed and not sampled yet, because a grammar needs an earlier answer."""
 
 
 def step_with_batch_queue(

@@ -98,8 +98,8 @@ class LRUCachePolicy:
 
 
 class ARCCachePolicy:
-    """Adaptive replacement: what was used once (t1) and what was used again (t2), and how much room
-    the first of them deserves.
+    """Adaptive replacement: blocks that were used once (t1), blocks that were used again (t2), and
+    a target for the size of t1.
 
     Keys that were evicted lately are remembered as ghosts. A lookup of a ghost of t1 shows that t1
     is too small, a lookup of a ghost of t2 that t1 is too large.

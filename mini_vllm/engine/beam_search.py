@@ -189,8 +189,7 @@ def run_searches(
 def step_params(params: BeamSearchParams) -> SamplingParams:
     """How a beam is asked for its next tokens.
 
-    It proposes twice as many as there are beams: were half of them ends of texts, there would
-    still be enough.
+    It proposes twice as many as there are beams: if half of them end a text, enough are left.
     """
     return SamplingParams(temperature=0, max_tokens=1, logprobs=2 * params.beam_width)
 

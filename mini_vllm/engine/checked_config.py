@@ -67,11 +67,11 @@ def load_model_args(model: ModelConfig) -> ModelArgs:
 
 
 def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> EngineConfig:
-    """:meth:`EngineConfig.from_kwargs`, for a model that is there.
+    """:meth:`EngineConfig.from_kwargs`, with the model's files found and read.
 
     Raises:
         FileNotFoundError: if there is no such model.
-        ValueError: that names the file, for one that says what cannot be.
+        ValueError: naming the file, if a value in it is impossible.
     """
     load_general_plugins()  # they may bring the model
     config = EngineConfig.from_kwargs(model, **options)

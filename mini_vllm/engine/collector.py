@@ -70,7 +70,7 @@ class RequestOutputCollector:
 
 
 class OutputCutter:
-    """Cuts fresh outputs from the one that the engine's front end lets grow.
+    """Makes a reader's outputs from the one output that grows with every step.
 
     Args:
         live: the output that grows.
@@ -93,7 +93,8 @@ class OutputCutter:
         self.live, self.request_id, self.kind = live, request_id, kind
         self.stream_interval = stream_interval
         self._sent: list[tuple[int, int, bool]] = []
-        """Per completion: characters and tokens that were handed over, and whether its end was."""
+        """By completion: how many characters and tokens were handed over, and whether its
+        end was."""
 
     def expect(self, num_completions: int) -> None:
         """Say how many completions there are, before the first output."""

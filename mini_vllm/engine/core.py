@@ -229,7 +229,7 @@ class EngineCore:
         """The engine's own request for what a front end has sent.
 
         Raises:
-            ValueError: if it cannot be served: its KV, its adapter.
+            ValueError: if its KV or its adapter cannot be served.
 
         Source: vllm/v1/engine/core.py#L794-L818 (EngineCore.preprocess_add_request) @ v0.22.1
         """
@@ -292,7 +292,7 @@ class EngineCore:
         """Forget an adapter and free its slot; False if there is none of that number.
 
         Raises:
-            ValueError: for what is no number.
+            ValueError: if ``lora_id`` is not a number.
         """
         return self._adapters().remove(check_lora_id(lora_id))
 
@@ -508,7 +508,7 @@ class EngineCore:
         return self.scheduler.reset_prefix_cache()
 
     def flush_kv(self) -> None:
-        """Return when all KV that is to be saved is where others find it."""
+        """Return when other engines can find all KV that is to be saved."""
         self.kv.flush()
 
     def release_held(self) -> None:

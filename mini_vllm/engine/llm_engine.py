@@ -76,7 +76,7 @@ class LLMEngine(OfflineControls):
         self.input_processor = InputProcessor.of(self.config, tokenizer, model, images)
         self.output_processor = OutputProcessor(tokenizer)
         self._cutters: dict[str, OutputCutter] = {}
-        """Of requests whose steps tell what their ``output_kind`` asks for, by id."""
+        """By id, for requests whose steps return what their ``output_kind`` asks for."""
         self._untold: list[RequestOutput] = []
         """What the step under way is to return."""
         self.stats = self._new_stats()
@@ -221,8 +221,8 @@ class LLMEngine(OfflineControls):
             raise
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns the outputs that it changed, or of each what is to be told of it:
-        see ``stream`` of :meth:`add_request`.
+        """Run one step; returns the outputs that it changed, in the form that ``stream`` of
+        :meth:`add_request` asks for.
 
         Of a pooling model they are :class:`~mini_vllm.pooling_outputs.PoolingRequestOutput`; the
         type is that of texts, so that a script which reads texts need not ask.
@@ -306,7 +306,7 @@ class LLMEngine(OfflineControls):
         processor.abort([request_id for request_id in gone if request_id not in told])
 
     def flush_kv(self) -> None:
-        """Return when all KV that is to be saved is where other engines find it."""
+        """Return when other engines can find all KV that is to be saved."""
         if self.config.kv_transfer is not None:
             self.client.call("flush_kv")
 

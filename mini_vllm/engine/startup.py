@@ -25,7 +25,7 @@ def make_ready(
 
     Returns:
         The configuration with the number of blocks, their size, and the length that these allow;
-        and what the groups of layers remember that share the blocks.
+        and the cache specs of the groups of layers that share the blocks.
 
     Raises:
         ValueError: from a worker, about the model or the memory. The workers have ended then.
@@ -60,7 +60,7 @@ def with_blocks(
     longest that one request can have there.
 
     Args:
-        groups: what the layers remember that share the pool; (): everything, in one table.
+        groups: the cache specs of the groups that share the pool; (): one table with all tokens.
 
     Source: vllm/v1/core/kv_cache_utils.py#L1839-L1900 (_auto_fit_max_model_len) @ v0.22.1
     """

@@ -1,4 +1,4 @@
-"""What each token stands for, in bytes, and what it is called where tokens are told one by one.
+"""What each token stands for, in bytes, and its name where tokens are listed one by one.
 
 A character may be spread over several tokens, and to decode one of them alone gives U+FFFD. That
 says nothing of which part it is, nor whether it is one: U+FFFD is a character that texts contain.
@@ -31,7 +31,7 @@ class Vocabulary:
     @cached_property
     def texts(self) -> list[bytes]:
         """What each token adds to a text; b"" for special ones. About a second for 150,000."""
-        # Here, since it needs NumPy, and to detokenize without naming tokens does not.
+        # Imported here: only names of tokens need NumPy, detokenization does not.
         from mini_vllm.structured_output.token_index import token_bytes
 
         return token_bytes(self._tokenizer, len(self._tokenizer))
@@ -56,7 +56,7 @@ class Vocabulary:
         """The characters that a token completes. Names of a text's tokens, joined, are the text.
 
         A token in the middle of a character is called "", and the one that ends it has the whole.
-        Bytes that are none of UTF-8 are U+FFFD, as in the text.
+        Bytes that are not UTF-8 are U+FFFD, as in the text.
 
         Args:
             before: the tokens before it; the last three count.

@@ -179,7 +179,7 @@ class KVConnectorBase_V1:
         """Blocks of these requests will be overwritten in this step."""
 
     def start_load_kv(self) -> None:
-        """Begin to load what the metadata names; what is to be used in this very step, complete."""
+        """Begin to load what the metadata names. What this step uses must be there on return."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Before a layer's attention: its part of the loads must be there."""
@@ -211,16 +211,16 @@ class KVConnectorBase_V1:
         return None
 
     def wait_for_transfer(self, timeout: float) -> None:
-        """Nothing can run until something arrives: sleep until it may have, or for ``timeout``."""
+        """Sleep until KV may have arrived, or for ``timeout`` seconds: nothing can run before."""
         time.sleep(min(timeout, 0.001))
 
     # ------------------------------------------------------------------ both halves
 
     def flush(self) -> None:
-        """Return when everything that was handed over to be saved is where others find it."""
+        """Return when all KV that was handed over to be saved can be found."""
 
     def reset(self) -> None:
-        """A step was undone: no transfer of any request may touch a block any more."""
+        """End all transfers, because a step was undone: none may touch a block any more."""
 
     def shutdown(self) -> None:
         """End threads and sockets. May be called twice."""

@@ -33,7 +33,7 @@ LINKS = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of a model decides how much KV a token has."""
+    """The sizes of a model that decide how many bytes of KV a token has."""
 
     num_layers: int
     num_kv_heads: int

@@ -129,7 +129,7 @@ class MultiConnector(KVConnectorBase_V1):
         """Blocks stay until every connector that keeps them has said that it is done.
 
         Raises:
-            ValueError: if two connectors have something to tell the caller.
+            ValueError: if two connectors return parameters for the caller.
         """
         answers = [part.request_finished(request, block_ids) for part in self.parts]
         told = [params for _, params in answers if params is not None]

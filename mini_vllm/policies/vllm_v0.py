@@ -82,8 +82,8 @@ class VllmV0(Policy):
         self.clock: Callable[[], float] = time.monotonic
         """The clock of the requests' arrival times."""
         self._prefilling: set[str] = set()
-        """Requests in the prompt stage: not everything that was known at their admission is
-        computed. It may be a single token, and a request that makes tokens misses one as well."""
+        """Requests in the prompt stage: some token known at their admission is not computed yet.
+        The count does not show it: one may be missing, as of a request that makes tokens."""
         self._last_asked = 0.0
         self._started_prompts = False
         """Whether prompts were started when the delay was last asked for, and when that was."""
