@@ -6,7 +6,9 @@ from pathlib import Path
 
 from mini_vllm import hub
 from mini_vllm.config import EngineConfig
+from mini_vllm.errors import show
 from mini_vllm.model.config import ModelArgs, load_config, read_json
+from mini_vllm.model.config_rules import is_integer
 
 
 def drafter_folder(config: EngineConfig) -> Path:
@@ -45,6 +47,33 @@ def check_drafter(config: EngineConfig, target: ModelArgs) -> None:
             f"the model one of {target.vocab_size}; the ids of drafts would be other "
             "words; use a draft model with the same tokenizer"
         )
+    else:
+        _check_can_draft(folder, args)
+
+
+def _check_can_draft(folder: Path, args: ModelArgs) -> None:
+    """Raises ValueError for a draft model whose class keeps more than keys and values of tokens, or
+    that no class runs."""
+    from mini_vllm.model.registry import resolve_model_class  # torch comes with it
+
+    try:
+        supports = resolve_model_class(args.architectures).supports
+    except ValueError as error:
+        hint = "; is it a head of method 'eagle'?" if "Eagle" in str(args.architectures) else ""
+        raise ValueError(f"the draft model in {str(folder)!r}: {error}{hint}") from error
+    for what, why in CANNOT_DRAFT.items():
+        if what in supports:
+            raise ValueError(
+                f"the draft model in {str(folder)!r} is {args.architectures[0]}: {why}; use a "
+                "draft model with attention in every layer, or method 'ngram'"
+            )
+
+
+CANNOT_DRAFT = {
+    "states": "it keeps a state, from which a rejected draft cannot be removed",
+    "images": "it sees pictures, which drafts have none of",
+}
+"""By what a model's class supports."""
 
 
 def _check_heads(folder: Path, target: ModelArgs, k: int) -> None:
@@ -56,7 +85,12 @@ def _check_heads(folder: Path, target: ModelArgs, k: int) -> None:
             "this model"
         )
     num_heads = heads.get("num_heads")
-    if not isinstance(num_heads, int) or k > num_heads:
+    if not is_integer(num_heads):
+        raise ValueError(
+            f"{folder / 'config.json'}: num_heads is {show(num_heads)}; it must be a whole number; "
+            "is this a folder of Medusa heads?"
+        )
+    if k > num_heads:
         raise ValueError(
             f"num_speculative_tokens is {k}, but {str(folder)!r} has {num_heads} heads, one for "
             f"each draft; use at most {num_heads}"

@@ -379,6 +379,10 @@ BAD: list[tuple[Any, str]] = [
     ({"method": "draft_model", "model": "", "num_speculative_tokens": 3}, "needs a model"),
     (3, "must be an object"),
     (METHODS["medusa"] | {"num_speculative_tokens": 5}, "use at most 4"),
+    (METHODS["medusa"] | {"num_speculative_tokens": 2, "model": "storyteller-eagle"},
+     "config.json: num_heads is None; it must be a whole number; is this a folder of Medusa"),
+    (METHODS["draft_model"] | {"num_speculative_tokens": 2, "model": "storyteller-eagle"},
+     "the draft model in '.*storyteller-eagle': .* is it a head of method 'eagle'"),
 ]  # fmt: skip
 
 
@@ -402,6 +406,11 @@ def test_a_draft_model_with_another_vocabulary_is_refused(tmp_path: Path) -> Non
     save_file(cut, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="a vocabulary of 2000 tokens and the model one of 2048"):
         make({"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 3})
+
+
+def test_a_draft_model_that_keeps_states_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"storyteller-hybrid' is Qwen3Next\w+: it keeps a state"):
+        make({"method": "draft_model", "model": "storyteller-hybrid", "num_speculative_tokens": 3})
 
 
 def test_a_budget_that_always_cuts_drafts_is_told(caplog: pytest.LogCaptureFixture) -> None:
