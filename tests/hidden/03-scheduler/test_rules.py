@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -185,6 +185,10 @@ def test_03_1_lines_of_any_names_and_iterables(
     threshold=st.integers(0, 12),
     length=st.sampled_from([4, 65, 1000, 40960]),
 )
+@example(3, 80, 40, 8, 1000)  # less than the threshold is left
+@example(30, 80, 40, 8, 1000)
+@example(30, 80, 5, 8, 1000)
+@example(30, 2, 40, 8, 1000)
 def test_03_2_any_numbers(
     subject: Any, reference: Any, wanted: int, room: int, budget: int, threshold: int, length: int
 ) -> None:
