@@ -469,13 +469,15 @@ class StructuredOutputManager(SchedulerExtension):
     def _is_stuck(
         self, request: Request, grammar: StructuredOutputGrammar, num_more: int = 0
     ) -> bool:
-        """Whether only a stop token may follow, but the sampler may not draw one.
+        """Whether only a stop token may follow, but the sampler may not draw one, or the model has
+        none.
 
         Args:
             num_more: tokens that the grammar has accepted beyond the request's output.
         """
         params = request.sampling_params
-        if not params.ignore_eos and request.num_output_tokens + num_more >= params.min_tokens:
+        has_end = bool(self.stop_token_ids) and not params.ignore_eos
+        if has_end and request.num_output_tokens + num_more >= params.min_tokens:
             return False
         if grammar.is_terminated():
             return True

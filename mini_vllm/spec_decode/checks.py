@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from mini_vllm import hub
 from mini_vllm.config import EngineConfig
@@ -84,7 +85,7 @@ def _check_heads(folder: Path, target: ModelArgs, k: int) -> None:
             f"numbers; the model's have {target.hidden_size}; use heads that were trained for "
             "this model"
         )
-    num_heads = heads.get("num_heads")
+    num_heads: Any = heads.get("num_heads")
     if not is_integer(num_heads):
         raise ValueError(
             f"{folder / 'config.json'}: num_heads is {show(num_heads)}; it must be a whole number; "

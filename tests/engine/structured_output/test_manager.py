@@ -352,3 +352,12 @@ def test_a_backend_is_made_once_for_each_name() -> None:
     manager = StructuredOutputManager(config, lambda: TokenTable(LETTERS), [EOS])
     assert isinstance(manager.backend, NativeBackend) and manager.backend is manager.backend
     manager.clear_backend()
+
+
+@pytest.mark.parametrize("backend", ["native", "xgrammar"])
+def test_a_model_without_an_end_stops_where_the_grammar_does(backend: str) -> None:
+    config = StructuredOutputsConfig(backend=backend)
+    manager = StructuredOutputManager(config, lambda: TokenTable(LETTERS), [])
+    add(manager, "r", "ab")
+    assert manager.tokens_accepted("r", ids("a")) is None
+    assert manager.tokens_accepted("r", ids("b")) == RequestStatus.FINISHED_STOPPED
