@@ -864,19 +864,20 @@ Rows<X> rows_of(const T* x, i64 tokens, i64 columns, int threads) {
 
 // run(row, t, n) for blocks of rows from `row` on, and for tokens t .. t + n - 1, until all have met.
 template <class Run>
-void by_parts(i64 tokens, i64 rows, int threads, const Run& run) {
-    const i64 blocks = rows / ROWS, parties = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
+void by_parts(i64 tokens, i64 rows, int threads, const Run& run, i64 most = MOST_TOKENS) {
+    const i64 blocks = rows / ROWS, parties = (tokens + most - 1) / most;
     each(parties * blocks, threads, [&](i64 number) {
-        const i64 t = number / blocks * MOST_TOKENS;
-        run(number % blocks * ROWS, t, tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS);
+        const i64 t = number / blocks * most;
+        run(number % blocks * ROWS, t, tokens - t < most ? tokens - t : most);
     });
 }
 
 // out [T, N], block by block: add(sums, stride, row, t, n) adds the products of a part to sums, which begin
 // with the bias. Sums lie in `out`, if it holds floats.
 template <class Y, class Add>
-void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add) {
-    by_parts(tokens, rows, threads, [&](i64 row, i64 t, i64 some) {
+void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add,
+               i64 most = MOST_TOKENS) {
+    const auto run = [&](i64 row, i64 t, i64 some) {
         Y* to = out + t * rows + row;
         if constexpr (std::is_same_v<Y, float>) {
             start_sums(to, bias ? bias + row : nullptr, some, ROWS, rows);
@@ -890,7 +891,8 @@ void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, con
 #pragma omp simd
                 for (i64 r = 0; r < ROWS; ++r) put(to[i * rows + r], kept.data()[i * ROWS + r]);
         }
-    });
+    };
+    by_parts(tokens, rows, threads, run, most);
 }
 
 // out = x . weight + bias, where the weight holds W.
@@ -917,7 +919,7 @@ template <class X>
 struct Whole {
     const X* x;
     i64 stride, groups;
-    const float* scale;
+    const float *scale, *scaled_sum;  // scaled_sum = sum * scale
     const std::int32_t* sum;
 };
 
@@ -953,23 +955,26 @@ template <class X, class T>
 Whole<X> whole_numbers(const T* x, i64 tokens, i64 columns, i64 padded, i64 group, float fixed, float most,
                        int threads) {
     static thread_local std::vector<X> room;  // kept: a call is too short to ask for memory
-    static thread_local std::vector<float> scales;
+    static thread_local std::vector<float> scales, scaled_sums;
     static thread_local std::vector<std::int32_t> sums;
     const i64 groups = columns / group, stride = padded + 64 / static_cast<i64>(sizeof(X));  // see Rows
     const auto needed = static_cast<std::size_t>(tokens * stride);
     const auto parts = static_cast<std::size_t>(tokens * groups);
     if (room.size() < needed) room.resize(needed);
-    if (scales.size() < parts) scales.resize(parts), sums.resize(parts);
+    if (scales.size() < parts) scales.resize(parts), scaled_sums.resize(parts), sums.resize(parts);
     X* to = room.data();
-    float* scale = scales.data();
+    float *scale = scales.data(), *scaled_sum = scaled_sums.data();
     std::int32_t* sum = sums.data();
     each(tokens, worth(tokens * columns, threads), [&](i64 t) {
-        for (i64 g = 0; g < groups; ++g)
-            round_group(to + t * stride + g * group, scale[t * groups + g], sum[t * groups + g],
-                        x + t * columns + g * group, group, fixed, most);
+        for (i64 g = 0; g < groups; ++g) {
+            const i64 at = t * groups + g;
+            round_group(to + t * stride + g * group, scale[at], sum[at], x + t * columns + g * group, group,
+                        fixed, most);
+            scaled_sum[at] = static_cast<float>(sum[at]) * scale[at];
+        }
         for (i64 c = columns; c < padded; ++c) to[t * stride + c] = 0;
     });
-    return {to, stride, groups, scale, sum};
+    return {to, stride, groups, scale, scaled_sum, sum};
 }
 
 // sums + the products of two columns of 16 bits in each word.
@@ -1061,16 +1066,19 @@ inline ints words_at(const Quads* block, i64 c, int part) {
 template <class W>
 constexpr i64 BITS = std::is_same_v<W, std::uint32_t> ? 4 : 8 * sizeof(W);
 
-// sums[t, r] += x[t] . block[r], for N tokens whose sums fill the registers, and whole words of columns. A few
-// tokens have so few sums that each would wait for the one before it: theirs are added in WAYS parts, if there
-// are registers for them.
-template <int N, class X, class W>
-inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block, i64 columns, i64 x_stride) {
-    constexpr int PARTS = ROWS / LANES, FREE = SUMS / LANES / (N * PARTS), WORD = 4 / sizeof(X);
+// take(t, p, x[t] . block[r] for LANES rows r of part p), for N tokens and PARTS parts from `first` on, whose sums
+// fill the registers, and whole words of columns. A few tokens have so few sums that each would wait for the one
+// before it: theirs are added in WAYS sums, if there are registers for them.
+template <int N, int PARTS, class X, class W, class Take>
+inline void add_whole(const X* x, const W* block, int first, i64 columns, i64 x_stride, const Take& take) {
+    constexpr int FREE = SUMS / LANES / (N * PARTS), WORD = 4 / sizeof(X);
     constexpr int WAYS = N >= 4 || FREE < 2 ? 1 : FREE < 4 ? 2 : 4;
     constexpr bool ARE_QUADS = sizeof(X) == 1;
     constexpr i64 COLUMN = ROWS * BITS<W> / 8;  // bytes
-    ints all[N][PARTS][WAYS] = {};
+    ints all[N][PARTS][WAYS];
+    for (auto& of_token : all)  // not `= {}`, which the compiler would do in memory
+        for (auto& of_part : of_token)
+            for (ints& sum : of_part) sum = ints{};
     const auto own = [&](i64 c, int t) {
         std::int32_t word;
         std::memcpy(&word, x + t * x_stride + c, sizeof word);
@@ -1084,12 +1092,12 @@ inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block,
             ints words[N];
             for (int t = 0; t < N; ++t) words[t] = own(c, t);
             for (int p = 0; p < PARTS; ++p) {
-                const ints weights = words_at(block, c, p);
+                const ints weights = words_at(block, c, first + p);
                 for (int t = 0; t < N; ++t) add_word(all[t][p][way], weights, words[t]);
             }
         } else {
             ints weights[PARTS];
-            for (int p = 0; p < PARTS; ++p) weights[p] = words_at(block, c, p);
+            for (int p = 0; p < PARTS; ++p) weights[p] = words_at(block, c, first + p);
             for (int t = 0; t < N; ++t) {
                 const ints word = own(c, t);
                 for (int p = 0; p < PARTS; ++p) add_word(all[t][p][way], weights[p], word);
@@ -1107,8 +1115,23 @@ inline void add_whole(ints (&sums)[N][ROWS / LANES], const X* x, const W* block,
     }
     for (; c < columns; c += WORD) add(c, 0);
     for (int t = 0; t < N; ++t)
-        for (int p = 0; p < PARTS; ++p)
-            for (int way = 0; way < WAYS; ++way) sums[t][p] += all[t][p][way];
+        for (int p = 0; p < PARTS; ++p) {
+            for (int way = 1; way < WAYS; ++way) all[t][p][0] += all[t][p][way];
+            take(t, p, all[t][p][0]);
+        }
+}
+
+// Calls run(N, PARTS, t, first) until all tokens have met all parts of a block. A tile of registers that is
+// about as high as wide loads the fewest words for each product, so more tokens than fill the registers go
+// through strips of the block. Fewer go through it once, as memory likes it.
+template <class Run>
+void in_tiles(i64 tokens, const Run& run) {
+    using Strip = std::integral_constant<int, STRIP / LANES>;
+    using All = std::integral_constant<int, ROWS / LANES>;
+    if (STRIP == ROWS || tokens <= AT_ONCE<ROWS>)
+        return in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) { run(n, All(), t, 0); });
+    for (int first = 0; first < All(); first += Strip())
+        in_parties<AT_ONCE<STRIP>>(tokens, [&](auto n, i64 t) { run(n, Strip(), t, first); });
 }
 
 // ---------------------------------------------------------------- weights of 8 bits, x of 8 bits
@@ -1125,9 +1148,11 @@ constexpr i64 LEAST_TILE = 5;             // tokens from which a tile is faster 
     i64 done = 0;
     if constexpr (HAS_QUADS)
         if (tokens >= LEAST_TILE) done = add_tiles(sums, x, block, tokens, columns, ROWS, x_stride);
-    in_parties<AT_ONCE<ROWS>>(done < columns ? tokens : 0, [&](auto n, i64 t) {
-        auto& to = *reinterpret_cast<ints(*)[n][ROWS / LANES]>(sums + t * ROWS);
-        add_whole<n>(to, x + t * x_stride + done, block + done * ROWS, columns - done, x_stride);
+    in_tiles(done < columns ? tokens : 0, [&](auto n, auto parts, i64 t, int first) {
+        const auto add = [&](int i, int p, ints sum) {
+            *reinterpret_cast<ints*>(sums + (t + i) * ROWS + (first + p) * LANES) += sum;
+        };
+        add_whole<n, parts>(x + t * x_stride + done, block + done * ROWS, first, columns - done, x_stride, add);
     });
 }
 
@@ -1185,8 +1210,10 @@ struct Scaling {
         low = static_cast<float>(-m.middle) * scale;
         if (m.shifts) low += load(static_cast<const f16*>(m.shifts) + at);
     }
-    void add(float* to, floats dot, float sum) const {
-        *reinterpret_cast<floats*>(to) = load(to) + dot * scale + sum * low;
+    void add(float* to, floats dot, float sum, bool has_low = true) const {
+        floats now = load(to) + dot * scale;
+        if (has_low) now += sum * low;
+        *reinterpret_cast<floats*>(to) = now;
     }
 };
 
@@ -1200,22 +1227,6 @@ inline const std::int8_t* group_at(const std::int8_t* block, const Matrix& m, i6
     return block + g * m.group * ROWS;
 }
 
-template <int N, class W>
-void add_group(float* to, i64 stride, const Whole<std::int16_t>& x, const W* columns,
-               const Scaling (&scalings)[ROWS / LANES], i64 group, i64 g, i64 token) {
-    ints sums[N][ROWS / LANES] = {};
-    add_whole<N>(sums, x.x + token * x.stride + g * group, columns, group, x.stride);
-    float x_scale[N], x_sum[N];
-    for (int t = 0; t < N; ++t) {
-        const i64 at = (token + t) * x.groups + g;
-        x_scale[t] = x.scale[at], x_sum[t] = static_cast<float>(x.sum[at]) * x.scale[at];
-    }
-    for (int p = 0; p < ROWS / LANES; ++p)
-        for (int t = 0; t < N; ++t)
-            scalings[p].add(to + t * stride + p * LANES,
-                            __builtin_convertvector(sums[t][p], floats) * x_scale[t], x_sum[t]);
-}
-
 // Few tokens take a group's columns out of their words as they go; for more that is done once.
 template <class W>
 [[gnu::noinline]] void add_groups(float* sums, i64 stride, const Whole<std::int16_t>& x, const W* block,
@@ -1224,20 +1235,35 @@ template <class W>
     for (i64 g = 0; g < x.groups; ++g) {
         const W* columns = group_at(block, m, g);
         __builtin_prefetch(static_cast<const f16*>(m.scales) + g * m.rows + row + ROWS);  // of the next block
-        if (some > AT_ONCE<ROWS>)
-            for (i64 c = 0; c < m.group; c += 2)
-                for (int p = 0; p < ROWS / LANES; ++p) {
-                    const ints two = words_at(columns, c, p);
-                    std::memcpy(tile + c * ROWS + p * 2 * LANES, &two, sizeof two);
-                }
         Scaling scalings[ROWS / LANES];
         for (int p = 0; p < ROWS / LANES; ++p) scalings[p] = Scaling(m, g, row + p * LANES);
-        in_parties<AT_ONCE<ROWS>>(some, [&](auto n, i64 t) {
-            if (some > AT_ONCE<ROWS>)
-                add_group<n>(sums + t * stride, stride, x, tile, scalings, m.group, g, first + t);
-            else
-                add_group<n>(sums + t * stride, stride, x, columns, scalings, m.group, g, first + t);
-        });
+        const bool has_low = m.middle || m.shifts;
+        const auto add = [&](const auto* weights) {
+            in_tiles(some, [&](auto n, auto parts, i64 t, int part) {
+                const i64 token = first + t, each = x.groups;
+                const float *scale = x.scale + token * each + g, *scaled_sum = x.scaled_sum + token * each + g;
+                const Scaling* own = scalings + part;
+                float* to = sums + t * stride + part * LANES;
+                const auto add_scaled = [=](int i, int p, ints sum) {
+                    own[p].add(to + i * stride + p * LANES,
+                               __builtin_convertvector(sum, floats) * scale[i * each],
+                               has_low ? scaled_sum[i * each] : 0, has_low);
+                };
+                add_whole<n, parts>(x.x + token * x.stride + g * m.group, weights, part, m.group, x.stride,
+                                    add_scaled);
+            });
+        };
+        if (some <= AT_ONCE<ROWS>) {
+            add(columns);
+            continue;
+        }
+        expect(columns, m.group * ROWS * BITS<W> / 8);
+        for (i64 c = 0; c < m.group; c += 2)
+            for (int p = 0; p < ROWS / LANES; ++p) {
+                const ints two = words_at(columns, c, p);
+                std::memcpy(tile + c * ROWS + p * 2 * LANES, &two, sizeof two);
+            }
+        add(tile);
     }
 }
 
@@ -1352,9 +1378,10 @@ void group_product(T* out, const T* x, const Matrix& m, i64 tokens, int threads)
         return by_blocks(out, m.bias, tokens, m.rows, threads, add);
     }
     const auto own = whole_numbers<std::int16_t>(x, tokens, m.columns, m.columns, m.group, 0, 32767, threads);
-    by_blocks(out, m.bias, tokens, m.rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+    const auto add = [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
         add_groups(sums, stride, own, block_at(row), m, row, t, some);
-    });
+    };
+    by_blocks(out, m.bias, tokens, m.rows, threads, add, MOST_TOKENS / 2);  // each group meets all sums again
 }
 
 // ---------------------------------------------------------------- a product with any weight

@@ -3,6 +3,11 @@
 Three kinds are drawn: `flowchart` (or `graph`), `stateDiagram-v2` and `sequenceDiagram`, with the
 syntax that the chapters use. `draw` returns None for anything else, and the page then shows
 the diagram's text.
+
+Two libraries that need no browser were tried in December 2026, and neither does it as well. `mmdr`
+0.4.0 (30 MB installed) draws all 19 diagrams of the chapters, but its colours are fixed, which a
+dark page needs to change, and labels leave their frames where its font is missing. `merm` 0.1.5
+cannot read arrows with two heads.
 """
 
 from __future__ import annotations
