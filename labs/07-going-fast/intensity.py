@@ -16,8 +16,8 @@ def product_bytes(
     """Bytes that go between memory and the programs of a product ``[T, K]`` times ``[N, K]``.
 
     A program reads its rows of ``x`` and of the weight once, and only those that exist: the last
-    tile of a side may be smaller. It writes its results once. What caches keep is not counted. Sides
-    may be a million long, so tiles are counted and not gone through one by one.
+    tile of a side may be smaller. It writes its results once. What caches keep is not counted.
+    Sides may be a million long, so tiles are counted and not gone through one by one.
 
     Args:
         num_tokens, rows, columns: T, N and K.
