@@ -73,11 +73,12 @@ class StructuredOutputsParams:
             ("disable_additional_properties", "set it in structured_outputs_config, for all"),
             ("whitespace_pattern", "use disable_any_whitespace, or write a grammar"),
         ):
-            if (value := getattr(self, name)) not in (None, False):
+            if not ((value := getattr(self, name)) is None or value is False):
                 raise RequestError(
                     f"structured_outputs has {name}={show(value)}; {fix}",
                     param="structured_outputs",
                 )
+        self.disable_additional_properties, self.whitespace_pattern = False, None
         if not isinstance(flag := self.disable_any_whitespace, bool):
             raise _bad("disable_any_whitespace", flag, "it must be True or False")
         if not isinstance(ended := self.reasoning_ended, bool | None):

@@ -92,19 +92,18 @@ def newer_names() -> tuple[str, dict[str, list[str]]]:
 def our_names() -> dict[str, set[str]]:
     """What there is here, of each part."""
     from mini_vllm.config import PoolerConfig
-    from mini_vllm.config.engine import WHOLE_SECTIONS, arguments
+    from mini_vllm.config.engine import SPECULATIVE_ARGUMENTS, WHOLE_SECTIONS, arguments
     from mini_vllm.config.vllm_names import ALIASES
     from mini_vllm.engine.async_llm import AsyncLLM
     from mini_vllm.engine.llm import LLM
     from mini_vllm.entrypoints.cli import build_parser
-    from mini_vllm.entrypoints.cli_options import SPECULATIVE_OPTIONS
     from mini_vllm.pooling_params import PoolingParams
     from mini_vllm.sampling_params import SamplingParams
 
     commands = next(a for a in build_parser()._actions if isinstance(a.choices, dict))
     assert isinstance(commands.choices, dict)
     options = {action.dest for action in commands.choices["serve"]._actions}
-    own = {"model", "skip_tokenizer_init", "enable_lora", "scheduler_cls", *SPECULATIVE_OPTIONS}
+    own = {"model", "skip_tokenizer_init", "enable_lora", "scheduler_cls", *SPECULATIVE_ARGUMENTS}
     own.add("disable_log_stats")  # LLM's; the command line drops it
     return {
         "LLM": {name for name in dir(LLM) if not name.startswith("_")},

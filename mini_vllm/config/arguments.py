@@ -98,6 +98,9 @@ class EngineOptions(TypedDict, total=False):
     reasoning_parser: str | None
     # Sections that are one argument each: a dict, its JSON, or the dataclass.
     speculative_config: Mapping[str, Any] | str | SpeculativeConfig | None
+    spec_method: str | None
+    spec_model: str | None
+    spec_tokens: int | None
     structured_outputs_config: Mapping[str, Any] | str | StructuredOutputsConfig | None
     kv_transfer_config: Mapping[str, Any] | str | KVTransferConfig | None
     kv_events_config: Mapping[str, Any] | str | KVEventsConfig | None

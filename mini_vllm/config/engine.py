@@ -61,6 +61,12 @@ NESTED: dict[str, type] = {"eplb_config": EPLBConfig}
 """Arguments of a flat section that are written as those of `WHOLE_SECTIONS` are."""
 
 BESIDE_SECTIONS = ("enable_lora", "reasoning_parser")
+SPECULATIVE_ARGUMENTS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Short arguments, and the key of ``speculative_config`` that each sets."""
 """Arguments that say something of a section as a whole, or of one that is an argument itself."""
 
 LEFT_OPEN = (
@@ -174,6 +180,7 @@ class EngineConfig:
             OSError: if there is no such model, or it cannot be had.
         """
         options: dict[str, Any] = {**given}
+        take_speculative(options)
         check_arguments(options)
         options = {k: v for k, v in options.items() if v is not None or k not in LEFT_OPEN}
         folder = find_model(model, options)
@@ -213,6 +220,28 @@ class EngineConfig:
 
 def _default(section: type, name: str) -> Any:
     return next(item.default for item in dataclasses.fields(section) if item.name == name)
+
+
+def take_speculative(options: dict[str, Any]) -> None:
+    """Write the short arguments of speculation into ``speculative_config``.
+
+    Raises:
+        ValueError: for a key that is given twice, or beside a section that is no mapping.
+
+    Source: vllm/engine/arg_utils.py#L1660-L1694 (EngineArgs.create_speculative_config) @ v0.22.1
+    """
+    given = {name: options.pop(name, None) for name in SPECULATIVE_ARGUMENTS}
+    section = options.get("speculative_config")
+    for name, value in given.items():
+        if value is None:
+            continue
+        key = SPECULATIVE_ARGUMENTS[name]
+        if not isinstance(section, Mapping | None) or key in (section or {}):
+            raise ValueError(
+                f"{name} is {show(value)}, and speculative_config is given, too; write {key!r} "
+                f"there, and leave {name} out"
+            )
+        section = options["speculative_config"] = {**(section or {}), key: value}
 
 
 def check_arguments(options: dict[str, Any]) -> None:

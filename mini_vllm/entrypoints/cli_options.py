@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.bundled import INSTALLED, NAMES, SEEING
-from mini_vllm.config.engine import read_object
+from mini_vllm.config.engine import SPECULATIVE_ARGUMENTS, read_object
 from mini_vllm.config.options import add_engine_options, given_options
 from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPECULATIVE_OPTIONS = {
-    "spec_method": "method",
-    "spec_model": "model",
-    "spec_tokens": "num_speculative_tokens",
-}
-"""Short options, and the key of ``--speculative-config`` that each sets."""
 DEFAULT_MODEL = "storyteller"
 NO_OPTIONS = ("seed", "output_kind", "eos_token_ids")
 """Sampling parameters that are not options: they are set in another way."""
@@ -59,7 +53,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="adapters to load; they switch --enable-lora on",
     )
-    for name, key in SPECULATIVE_OPTIONS.items():
+    for name, key in SPECULATIVE_ARGUMENTS.items():
         option = "--" + name.replace("_", "-")
         kind = int if name == "spec_tokens" else str
         about = f"the key {key!r} of --speculative-config"
@@ -130,12 +124,12 @@ def speculative_config_of(args: argparse.Namespace) -> Any:
         ValueError: for a key that is given twice, or JSON that is no object.
     """
     config = getattr(args, "speculative_config", None)
-    given = {name: getattr(args, name) for name in SPECULATIVE_OPTIONS if hasattr(args, name)}
+    given = {name: getattr(args, name) for name in SPECULATIVE_ARGUMENTS if hasattr(args, name)}
     if not given:
         return config
     section = dict(read_object("speculative_config", "{}" if config is None else config))
     for name, value in given.items():
-        key = SPECULATIVE_OPTIONS[name]
+        key = SPECULATIVE_ARGUMENTS[name]
         if key in section:
             raise ValueError(
                 f"{key!r} is given by --{name.replace('_', '-')} and by --speculative-config; "

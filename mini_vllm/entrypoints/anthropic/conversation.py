@@ -318,7 +318,7 @@ def _choice(choice: Block) -> Any:
     kind = choice.get("type")
     if kind == "tool":
         return {"type": "function", "function": {"name": _field("tool_choice", choice, "name")}}
-    if kind not in CHOICES:
+    if not isinstance(kind, str) or kind not in CHOICES:
         raise APIError(
             f"tool_choice.type is {show(kind)}; it must be 'auto', 'any', 'tool' or 'none'",
             param="tool_choice",

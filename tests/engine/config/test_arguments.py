@@ -37,6 +37,7 @@ def hint_of(name: str, section: str) -> Any:
 
 WANTED = {name: hint_of(name, section) for name, section in arguments().items()}
 WANTED |= {"enable_lora": bool, "reasoning_parser": str | None}
+WANTED |= {"spec_method": str | None, "spec_model": str | None, "spec_tokens": int | None}
 WANTED |= {
     name: Mapping[str, Any] | str | section | None for name, (_, section) in WHOLE_SECTIONS.items()
 }

@@ -221,6 +221,7 @@ def test_what_a_request_means_as_a_chat() -> None:
          "has the edit 'clear_tool_uses_20250919'"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema is None"),
         ({"tools": [WEATHER], "tool_choice": {"type": "maybe"}}, "tool_choice.type is 'maybe'"),
+        ({"tools": [WEATHER], "tool_choice": {"type": ["any"]}}, "tool_choice.type is ['any']"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format is"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name is None"),
     ],

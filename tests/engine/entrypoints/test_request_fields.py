@@ -183,6 +183,7 @@ FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ("completions", {"structured_outputs": {"regex": "["}}, "regex '[': unterminated"),
         ("completions", {"structured_outputs": {"choice": []}}, "choice is empty"),
         ("completions", {"structured_outputs": {}}, "has none of json, regex, choice"),
+        ("completions", {"structured_outputs": {"regex": "a", "whitespace_pattern": 0}}, "=0; use"),
         ("chat/completions", {"structured_outputs": {"json": None}}, "has none of json, regex"),
         ("chat/completions", {"reasoning_effort": "huge"}, "reasoning_effort is 'huge'; it must"),
         ("responses", {"reasoning": {"effort": "huge"}}, "reasoning.effort is 'huge'; it must"),

@@ -584,6 +584,19 @@ def test_options_of_engine_args_are_attributes() -> None:
             _ = args.swap  # type: ignore[attr-defined]
 
 
+def test_short_arguments_of_speculation_are_keys_of_its_section() -> None:
+    short: dict[str, Any] = {"spec_method": "ngram", "spec_tokens": 3, "spec_model": None}
+    made = EngineArgs("storyteller-draft", **short, speculative_config={"prompt_lookup_max": 2})
+    found = made.create_engine_config().speculative
+    assert found is not None and (found.method, found.num_speculative_tokens) == ("ngram", 3)
+    assert found.prompt_lookup_max == 2
+    with pytest.raises(ValueError, match="spec_method is 'ngram', and speculative_config is given"):
+        made = EngineArgs("storyteller-draft", **short, speculative_config={"method": "ngram"})
+        made.create_engine_config()
+    with pytest.raises(ValueError, match=r"chat_template is vLLM's.* pass it to chat\(\)"):
+        EngineArgs("storyteller", chat_template="x").create_engine_config()  # type: ignore[call-arg]
+
+
 def test_engine_args_refuse_what_llm_refuses() -> None:
     with pytest.raises(ValueError, match="block_size"):
         EngineArgs("storyteller", block_size=0).create_engine_config()
