@@ -149,7 +149,7 @@ def test_blocks_grow_until_one_holds_a_state(folder: Path) -> None:
     core = llm.engine.core
     assert core.config.cache.block_size == core.model_runner.batch.block_size == 16
     assert run(llm) == [""] * len(PROMPTS)
-    with pytest.raises(ValueError, match=r"max_num_batched_tokens is 9; blocks have 16 tokens"):
+    with pytest.raises(ValueError, match=r"max_num_batched_tokens is 9; a block of 16 tokens"):
         make(folder, block_size=2, max_num_batched_tokens=9)
 
 
