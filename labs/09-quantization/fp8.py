@@ -1,10 +1,10 @@
 """Floating point numbers of 8 bits: four of exponent, three of mantissa (e4m3).
 
-    largest number 448   smallest normal 2^-6   smallest of all 2^-9   a step is 1/16 to 1/8 of it
+    largest number 448   smallest normal 2^-6   smallest of all 2^-9   relative step 1/16 to 1/8
 
-An exponent for each number: outliers cost nothing, and few numbers are exact. Weights come with one
-scale a matrix, a row, or a block of 128 x 128. A CPU has no product for them: it widens the weights
-once, and saves nothing. A GPU keeps the bytes.
+Each number has an exponent, so outliers do not affect the precision of the others. Weights have one
+scale for each matrix, row, or block of 128 x 128. A CPU has no product for them: the weights are
+converted to the model's dtype once, which saves nothing. A GPU keeps the bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MIN_SCALE = 1e-12
 
 
 def to_fp8(x: Tensor) -> Tensor:
-    """The nearest e4m3 number. What is too large becomes the largest: not every device's cast
-    does that."""
+    """The nearest e4m3 number. Numbers out of range become the largest one, which the cast does not
+    do on every device."""
     return x.clamp(-MAX_FP8, MAX_FP8).to(FP8)
 
 
@@ -71,13 +71,13 @@ def spread(scale: Tensor, block: tuple[int, int], shape: tuple[int, ...]) -> Ten
 
 
 class Fp8LinearMethod:
-    """The `LinearMethod` of a layer with e4m3 weights; activations stay as they are.
+    """The `LinearMethod` of a layer with e4m3 weights and unquantised activations.
 
     Args:
         block: rows and columns that share a scale; None: see `per_tensor`.
         per_tensor: one scale for each projection; otherwise one for each row.
-        static: the checkpoint has scales for activations, which are not needed here.
-        scale_name: of the scales in the checkpoint.
+        static: the checkpoint has scales for activations, which are not used here.
+        scale_name: name of the scales in the checkpoint.
 
     Source: vllm/model_executor/layers/quantization/fp8.py#L261-L487 (Fp8LinearMethod) @ v0.22.1.
     """
@@ -120,7 +120,7 @@ class Fp8LinearMethod:
         self._hold(layer, layer.weight.data, self._full_scale(layer, scale))
 
     def _hold(self, layer: Linear, weight: Tensor, scale: Tensor) -> None:
-        """On a GPU keep the bytes; on a CPU widen them, for there is no product to gain from."""
+        """On a GPU keep the bytes; on a CPU convert them to the model's dtype."""
         layer.fp8, layer.row_scale, layer.weight = weight, scale, None
         if platform_of(weight.device).is_host:
             warn_once()
@@ -132,7 +132,7 @@ class Fp8LinearMethod:
     def _full_scale(self, layer: Linear, scale: Tensor) -> Tensor:
         """Scales `[N, 1]` for each row, or `[N, ceil(K / columns)]` for each row's blocks.
 
-        Every tensor of the file has its own blocks; the last of each may be smaller.
+        Blocks do not cross the tensors of the file; the last block of each may be smaller.
         """
         if not self.block:
             return rows_of_scales(layer, scale)
@@ -154,16 +154,16 @@ class Fp8LinearMethod:
         return F.linear(x, self.weight(layer).to(x.dtype), bias)
 
     def weight(self, layer: Linear) -> Tensor:
-        """The float32 weight `[N, K]` that the layer's bytes mean."""
+        """The dequantised float32 weight `[N, K]`."""
         if not self.block:
             return layer.fp8.float() * layer.row_scale
         return dequantize_block(layer.fp8, layer.row_scale, (1, self.block[1]))
 
 
 class Fp8OnlineLinearMethod(Fp8LinearMethod):
-    """A checkpoint in the model's dtype, each projection rounded to e4m3 while it is loaded.
+    """A checkpoint in the model's dtype; each projection is quantised to e4m3 while it is loaded.
 
-    Upstream takes one scale for a whole fused matrix; here each projection keeps its own.
+    vLLM has one scale for a whole fused matrix; here each projection has its own.
     Source: vllm/model_executor/layers/quantization/fp8.py#L488-L563 (Fp8OnlineLinearMethod)
     @ v0.22.1.
     """

@@ -1,7 +1,7 @@
-"""An adapter's folder -> matrices that fit our modules. Whatever does not fit is refused here.
+"""Loads an adapter's folder into matrices for our modules, and refuses matrices that do not fit.
 
 A checkpoint has a pair for each projection; we keep several projections in one matrix. Each of its
-parts ("slices") has a pair of its own, or none::
+parts ("slices") has its own pair, or none::
 
     checkpoint                        ours: model.layers.0.self_attn.qkv_proj
     ...q_proj  A [r, in], B [q, r] -> slice 0
@@ -30,7 +30,7 @@ from mini_vllm.model.layout import Part
 
 
 class LoRAPair(NamedTuple):
-    """What is added to one projection: B (A x). The scale is in B."""
+    """An adapter's pair for one projection, to which it adds B (A x). B includes the scale."""
 
     a: Tensor
     """``[r, in]``"""
@@ -40,17 +40,17 @@ class LoRAPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoRATarget:
-    """Where the base keeps a projection that an adapter may change."""
+    """The place of an adaptable projection in the base model."""
 
     module: str
     """Our module, as in ``model.layers.0.self_attn.qkv_proj``."""
     index: int
-    """Which of its slices."""
+    """The slice of the module."""
     num_slices: int
     whole: Part
     """The rows and columns of the projection."""
     part: Part
-    """Those of them that this rank holds."""
+    """The rows and columns on this rank."""
 
 
 Targets = Mapping[str, LoRATarget]
@@ -58,12 +58,12 @@ Targets = Mapping[str, LoRATarget]
 
 
 WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.")
-"""What stands before a decoder's layers, by the class that an adapter was trained with: one trained
-on the language model alone serves the model that sees, and the other way round."""
+"""Prefixes of a decoder's layers, which depend on the class that an adapter was trained with. An
+adapter of the language model alone fits the vision-language model, too, and vice versa."""
 
 
 def own_name(module: str, start: str) -> str:
-    """A module as the base's own checkpoint calls it, which writes ``start`` before the layers."""
+    """A module's name in the base's checkpoint, where the layers have the prefix ``start``."""
     for wrapper in (start, *WRAPPERS):
         if module.startswith(f"{wrapper}layers."):
             return start + module.removeprefix(wrapper)
@@ -76,7 +76,7 @@ class LoRAModel:
 
     Attributes:
         key: its identity; see :mod:`mini_vllm.lora.registry`.
-        weights: for each of our modules that it changes, a pair or None for each slice.
+        weights: a list for each of our modules that it changes; a pair or None for each slice.
     """
 
     key: str
@@ -126,12 +126,13 @@ class LoRAModel:
         """Load and check the adapter in folder ``path``; its matrices get ``dtype``.
 
         Args:
-            key: ``name@digest``; the files must still have this digest. Without ``@`` any will do.
-            elsewhere: what the names of modules begin with that other pipeline stages have.
+            key: ``name@digest``; the files must still have this digest. Without ``@`` it is not
+                checked.
+            elsewhere: prefixes of modules on other pipeline stages.
 
         Raises:
-            ValueError: for whatever makes it unfit: see section "Bad adapters" of the guide of
-                phase 11. The message names the folder, what was found and what was expected.
+            ValueError: for an adapter that cannot be used: see section "Bad adapters" of the guide
+                of phase 11. The message has the folder, what was found and what was expected.
         """
         files = read_adapter(path)
         name, digest = key.rsplit("@", 1) if "@" in key else (key, "")
@@ -152,7 +153,7 @@ class LoRAModel:
                 for name, tensor in tensors.items()
                 if not own_name(named[name], start).startswith(elsewhere)
             }
-            # By the adapter's names, of which its alpha_pattern speaks, too.
+            # By the adapter's names, because its alpha_pattern uses them, too.
             given = {own_name(module, start): module for module in named.values()}
             targets = {given.get(name, name): target for name, target in targets.items()}
             check_pairs(tensors, targets, lora_config.max_lora_rank)
@@ -168,10 +169,10 @@ class LoRAModel:
 
 
 def shard_lora(pair: LoRAPair, part: Part, dtype: torch.dtype) -> LoRAPair:
-    """What one rank needs of a pair, if it holds only ``part`` of the projection.
+    """The shard of a pair for a rank that has only ``part`` of the projection.
 
     A rank with some of the rows of W needs those rows of B and all of A. A rank with some of the
-    columns of W sees those columns of x: it needs these columns of A and all of B, and its delta
+    columns of W gets these columns of x: it needs these columns of A and all of B, and its delta
     is a partial sum, like its W x.
 
     Source: vllm/lora/layers/row_parallel_linear.py#L24-L40 (RowParallelLinearWithLoRA.slice_lora_a)
@@ -182,7 +183,7 @@ def shard_lora(pair: LoRAPair, part: Part, dtype: torch.dtype) -> LoRAPair:
 
 
 def check_finite(module: str, pair: LoRAPair | None) -> None:
-    """Raise ValueError if a pair became too large for its dtype, as B may by a large scale."""
+    """Raise ValueError if numbers of a pair overflow its dtype, as in B with a large scale."""
     for part, tensor in zip("AB", pair or (), strict=False):
         if not tensor.isfinite().all():
             raise ValueError(
@@ -212,7 +213,7 @@ def read_tensors(files: AdapterFiles, file: Path) -> dict[str, Tensor]:
         ValueError: if it is cut off (with the bytes expected and found), damaged or empty.
     """
     try:
-        tensors = dict(sorted(load(files.weights).items()))  # it has them in any order
+        tensors = dict(sorted(load(files.weights).items()))  # they may be in any order
     except safetensors.SafetensorError as error:
         read_shapes(file)  # says it better, if the file is too short
         raise ValueError(f"{file} is damaged: {error}") from error
@@ -222,11 +223,10 @@ def read_tensors(files: AdapterFiles, file: Path) -> dict[str, Tensor]:
 
 
 def check_no_embedding(names: Iterable[str]) -> None:
-    """Refuse what PEFT saves of an embedding or a head, under whichever name: the pair itself, or
-    the whole matrix beside it.
+    """Refuse all tensors that PEFT saves of an embedding or a head: pairs and whole matrices.
 
     Raises:
-        ValueError: that names the tensor.
+        ValueError: with the name of the tensor.
     """
     for name in names:
         if re.search(r"(^|\.)(embed_tokens|lm_head|wte)\.(base_layer\.)?\w+$", name):
@@ -277,7 +277,7 @@ def check_pairs(tensors: Mapping[str, Tensor], targets: Targets, max_lora_rank: 
 
 
 def unknown_module(module: str, targets: Targets) -> str:
-    """Why a module cannot be adapted, with what could be."""
+    """The message for a module that cannot be adapted, with those that can."""
     last = module.rpartition(".")[2]
     if last in ("embed_tokens", "lm_head", "wte"):
         return f"{module}: adapters of the embedding or the head are not supported"

@@ -1,7 +1,7 @@
 """The slots of one Linear, and what they add to its output.
 
-The base's matrix is not touched: packed, quantised or cut for tensor parallelism, it computes
-``W x``. Afterwards `LinearLoRA` adds ``B (A x)`` in place, each token with its own slot.
+The base's matrix, which may be packed, quantised or sharded, computes ``W x`` without change. Then
+`LinearLoRA` adds ``B (A x)`` in place, for each token with the slot of its adapter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mini_vllm.lora.ops import apply_dense, apply_grouped, prefer_groups
 
 
 class LinearLoRA:
-    """``max_loras`` slots for adapters of one Linear; may be its ``adapters``.
+    """``max_loras`` slots for adapters of one Linear; the object is its ``adapters``.
 
     Args:
         input_size, output_sizes: of the Linear, on this rank; one output size a slice.
@@ -59,7 +59,7 @@ class LinearLoRA:
         self.struct = native.Adapters.of(
             self.lora_a, self.lora_b, self.slice_starts, meta.token_lora_mapping, self.ranks
         )
-        """For a decoder layer that is one call, see `model/narrow.py`."""
+        """For decoder layers that run in one native call, see `model/narrow.py`."""
 
     @property
     def num_bytes(self) -> int:
@@ -94,7 +94,7 @@ class LinearLoRA:
         )
 
     def measure(self, slot: int) -> None:
-        """Find how many rows of a slot there are before only zeros follow: no more are read."""
+        """Count the rows of a slot up to the last one that is not zero: no more are read."""
         rows = self.lora_b[slot].any(dim=1).nonzero()
         self.ranks[slot] = int(rows[-1]) + 1 if len(rows) else 0
 
@@ -116,12 +116,13 @@ class LinearLoRA:
             a, b = self.lora_a[meta.slots], self.lora_b[meta.slots]
             if meta.foreign is None or b.sum().isfinite():
                 apply_dense(x, y, a, b, self.columns, meta.foreign)
-            else:  # 0 times infinity is NaN: such weights must not meet the rows of others
+            else:  # 0 times infinity is NaN: keep such weights away from rows of other adapters
                 apply_grouped(x, y, self.lora_a, self.lora_b, self.columns, meta.groups)
         return y
 
     def _launch(self, x: Tensor, y: Tensor) -> None:
-        """Two kernels: shrink to ``h [n, T, R]``, expand into ``y``; all slices, all adapters."""
+        """Launch two kernels for all slices and adapters: shrink to ``h [n, T, R]``, then expand
+        into ``y``."""
         meta, (_, num_slices, rank, _) = self.meta, self.lora_a.shape
         hidden = torch.empty(num_slices, len(x), rank, dtype=torch.float32, device=x.device)
         segments = dict(

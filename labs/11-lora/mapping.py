@@ -4,13 +4,12 @@
 
     token_lora_mapping                 0   0  -1   1   1   1  -1   0      slot of each token
     token_indices_sorted_by_lora_ids   2   6 | 0   1   7 | 3   4   5      tokens, one segment a slot
-    active_lora_ids                   -1       0           1              whose segment it is
+    active_lora_ids                   -1       0           1              slot of each segment
     num_tokens_per_lora                2       3           3
     lora_token_start_loc               0       2           5           8
 
-The activations stay where they are: kernels gather the rows of a segment through the sorted
-indices. A recorded CUDA graph reads the same addresses for ever, so every step writes its mapping
-into the same tensors.
+The activations are not moved: kernels gather the rows of a segment by the sorted indices. A CUDA
+graph always reads the same addresses, so every step writes its mapping into the same tensors.
 
 Source: vllm/lora/ops/triton_ops/lora_kernel_metadata.py#L13-L168 (LoRAKernelMeta) @ v0.22.1
 """
@@ -42,9 +41,9 @@ class LoRAKernelMeta:
         num_tokens_per_lora: ``[max_loras + 1]`` int32, the tokens of each of them, then 0.
         lora_token_start_loc: ``[max_loras + 2]`` int32, where each one's segment of the sorted
             tokens begins: 0, then the running sum.
-        no_lora: whether no token of the step has an adapter. Known on the host, so that a step of
-            the base alone launches nothing.
-        groups: for a CPU, each slot that occurs with its tokens ``[n]`` int64.
+        no_lora: whether no token of the step has an adapter. A host value, so that a step of the
+            base alone launches nothing.
+        groups: for a CPU, each slot that occurs, with its tokens ``[n]`` int64.
     """
 
     def __init__(self, max_loras: int, max_num_tokens: int, device: torch.device) -> None:
@@ -64,14 +63,14 @@ class LoRAKernelMeta:
         self._token_slots: NDArray[np.int32] | None = None
 
     def update(self, token_slots: NDArray[np.int32]) -> None:
-        """Take in the slots ``[T]`` int32 of the next step's tokens, -1 for the base.
+        """Set the slots ``[T]`` int32 of the next step's tokens, -1 for the base.
 
-        Decodes have the same mapping step after step; then there is nothing to do. What is
-        compared are slots, not adapters: an adapter may have moved to another slot meanwhile.
+        In decodes the mapping is mostly the same as in the previous step; then nothing is written.
+        Slots are compared, not adapters: an adapter may have another slot by now.
         """
         if self._token_slots is not None and np.array_equal(token_slots, self._token_slots):
             return
-        self._token_slots = None  # until all is written: Ctrl-C may strike in between
+        self._token_slots = None  # until all is written, because Ctrl-C may interrupt it
         self.no_lora = bool((token_slots < 0).all())
         if platform_of(self.device).is_host:
             self._plan(token_slots)
@@ -100,7 +99,8 @@ class LoRAKernelMeta:
         )
 
     def _plan(self, token_slots: NDArray[np.int32]) -> None:
-        """What the CPU's two paths need: tokens by slot, or a range of slots and who is foreign."""
+        """Data for the CPU's two functions: the tokens of each slot for `apply_grouped`; a range of
+        slots and the mask `foreign` for `apply_dense`."""
         used = [int(slot) for slot in np.unique(token_slots) if slot >= 0]
         self.groups = [(s, torch.from_numpy(np.flatnonzero(token_slots == s))) for s in used]
         if not used:

@@ -1,4 +1,4 @@
-"""The gate: a step may use at most ``max_loras`` adapters, for there are so many slots."""
+"""Limits the adapters of a step to ``max_loras``, the number of slots."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mini_vllm.request import Request
 
 
 class LoRASchedulerExtension(SchedulerExtension):
-    """Keeps the number of adapters that run side by side within the slots.
+    """Admits requests only while their adapters have slots.
 
     Attributes:
         max_loras: slots on the device.
-        pinned: keys of adapters that keep their slot whether a request uses it or not.
+        pinned: keys of adapters that keep their slot even if no request uses them.
         names: key of each unfinished request's adapter, by request id.
 
     Source: vllm/v1/core/sched/scheduler.py#L571-L584 (Scheduler.schedule) @ v0.22.1
@@ -55,7 +55,7 @@ class LoRASchedulerExtension(SchedulerExtension):
         self.names.clear()
 
     def failures(self) -> dict[str, str]:
-        """Requests that would wait for ever, since every slot is pinned to another adapter."""
+        """Requests that would wait forever, because all slots are pinned to other adapters."""
         if len(self.pinned) < self.max_loras:
             return {}
         return {

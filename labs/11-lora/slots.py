@@ -6,8 +6,8 @@
     adapters/pirate  ─load─► pirate@61ee  json@0c03  polite@1373  ─copy─►   0: json@0c03
                                                                             1: pirate@61ee
 
-An adapter comes from disk when a request brings it, and into a slot when a step needs it. The
-scheduler's gate sees to it that no step needs more than there are slots.
+An adapter is loaded from disk when a request needs it, and copied into a slot when a step needs it.
+The scheduler ensures that no step needs more adapters than there are slots.
 
 Source: vllm/lora/model_manager.py#L1163-L1247 (LRUCacheLoRAModelManager) @ v0.22.1
 """
@@ -31,7 +31,7 @@ from mini_vllm.platforms import platform_of
 
 
 class LoRAModelManager:
-    """Owns the adapters of one rank and the slots of all its layers.
+    """The adapters of one rank, and the slots of all its layers.
 
     Args:
         model: the Linears of its decoder get slots; embedding and head do not.
@@ -41,7 +41,7 @@ class LoRAModelManager:
         cpu_cache: loaded adapters by key, the least recently used first.
         slots: key of the adapter in each slot, None for an empty one.
         last_used: keys of the adapters in slots, the least recently used first.
-        pinned: keys of adapters that are never thrown out.
+        pinned: keys of adapters that are never evicted.
         paths: folder of every adapter that may have to be loaded again.
         num_loads, num_activations: how often an adapter was read from disk, and copied to a slot.
     """
@@ -61,14 +61,14 @@ class LoRAModelManager:
         self.last_used: OrderedDict[str, None] = OrderedDict()
         self.pinned: set[str] = set()
         self.elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)
-        """What the names of modules on other pipeline stages begin with."""
+        """Prefixes of modules on other pipeline stages."""
         self.paths: dict[str, str] = {}
         self.num_loads = self.num_activations = 0
-        self._measured: tuple[Any, ...] = ()  # slots and number of copies, when it was looked
-        self._step: tuple[Any, ...] | None = None  # what the mapping was made of
+        self._measured: tuple[Any, ...] = ()  # slots and num_activations of the last _measure
+        self._step: tuple[Any, ...] | None = None  # inputs of the current mapping
 
     def _wrap(self, model: nn.Module, device: torch.device) -> None:
-        """Give every Linear of the decoder its slots, and note which projections it holds."""
+        """Give every Linear of the decoder its slots, and record its projections as targets."""
         for name, module in linears(model):
             layer = LinearLoRA(
                 module.input_size,
@@ -89,7 +89,7 @@ class LoRAModelManager:
 
     @property
     def num_bytes(self) -> int:
-        """What all slots take up on the device, used or not."""
+        """Bytes of all slots on the device, used or not."""
         return sum(layer.num_bytes for layer in self.layers.values())
 
     # ------------------------------------------------------------ host memory
@@ -124,9 +124,10 @@ class LoRAModelManager:
         )
 
     def remove_adapter(self, key: str) -> bool:
-        """Throw an adapter out of host memory and its slot, pinned or not; False if it is not here.
+        """Remove an adapter from host memory and its slot, pinned or not; False if it is not
+        loaded.
 
-        A request that still runs with it has it loaded anew, unless :meth:`forget` came between.
+        For a request that still uses it, it is loaded again, unless :meth:`forget` was called.
         """
         if self.cpu_cache.pop(key, None) is None:
             return False
@@ -196,14 +197,14 @@ class LoRAModelManager:
         )
 
     def _release(self, slot: int) -> None:
-        """The slot is free from now on; what is in it is overwritten by the next one."""
+        """Mark a slot as free. Its content stays until the next adapter overwrites it."""
         key, self.slots[slot] = self.slots[slot], None
         if key is not None:
             self.last_used.pop(key, None)
 
     def empty_slots(self) -> None:
-        """Start with empty slots, but for pinned adapters: an interrupt may have come between the
-        lines that give one away."""
+        """Mark all slots as free, then load pinned adapters again. Used after an interrupt, which
+        may have left the slots inconsistent."""
         self.slots = [None] * len(self.slots)
         self.last_used.clear()
         for key in self.pinned:
@@ -213,7 +214,7 @@ class LoRAModelManager:
     def prepare_capture(self) -> None:
         """Let the next steps launch the kernels although no token has an adapter.
 
-        A recorded graph repeats what was launched, so it must have been launched once.
+        A CUDA graph repeats only kernels that were launched while it was recorded.
         """
         self._step = None
         self.meta.update(np.full(0, -1, dtype=np.int32))
@@ -234,11 +235,11 @@ class LoRAModelManager:
         @ v0.22.1
         """
         if (names, num_tokens, self._state()) == self._step:
-            return {}  # as in the step before: decodes are, most of the time
+            return {}  # the same as in the previous step, as mostly in decodes
         needed = list(dict.fromkeys(name for name in names if name is not None))
         if not needed and self.meta.no_lora:
             return {}  # every token's slot is -1 already
-        self._step = None  # until all is written: Ctrl-C may strike in between
+        self._step = None  # until all is written, because Ctrl-C may interrupt it
         failed: dict[str, str] = {}
         slot_of: dict[str | None, int] = {None: -1}
         for key in needed:
@@ -254,11 +255,11 @@ class LoRAModelManager:
         return failed
 
     def _state(self) -> tuple[Any, ...]:
-        """Adapters in both memories and their order: all that the mapping of a step may change."""
+        """The adapters in both memories and their order: everything that `map` may change."""
         return [*self.cpu_cache], [*self.last_used], [*self.slots], self.num_activations
 
     def _measure(self) -> None:
-        """Look how much there is to read in slots that were written."""
+        """Measure the ranks of the slots, if any was written since the last time."""
         written = [*self.slots], self.num_activations
         if written != self._measured and platform_of(self.meta.device).is_host:
             for layer in self.layers.values():
@@ -267,7 +268,7 @@ class LoRAModelManager:
         self._measured = written
 
     def _prepare(self, key: str, needed: Collection[str]) -> int:
-        """The slot of an adapter that the step needs; it may have been thrown out meanwhile.
+        """The slot of an adapter that the step needs; it is loaded again if it was evicted.
 
         Raises:
             ValueError: if it can no longer be loaded, or no slot is free.
@@ -286,8 +287,8 @@ class LoRAModelManager:
 
 
 def linears(model: nn.Module) -> list[tuple[str, Linear]]:
-    """The layers that adapters may change, by name: every Linear of the decoder that all tokens go
-    through. An expert sees rows of another order and number than the step's."""
+    """The layers that adapters may change, by name: every Linear of the decoder, except experts,
+    whose rows differ in order and number from the step's tokens."""
     return [
         (name, module)
         for name, module in model.named_modules()
@@ -298,7 +299,7 @@ def linears(model: nn.Module) -> list[tuple[str, Linear]]:
 
 
 def bytes_of_slots(model: nn.Module, lora_config: LoRAConfig, device: torch.device) -> int:
-    """What all slots of a rank will take up."""
+    """Bytes of all slots of a rank."""
     per_rank = sum(
         len(layer.output_sizes) * layer.input_size + sum(layer.output_sizes)
         for _, layer in linears(model)
@@ -308,7 +309,7 @@ def bytes_of_slots(model: nn.Module, lora_config: LoRAConfig, device: torch.devi
 
 
 def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype of slots: that of the activations, which "auto" means, and which CPUs need."""
+    """The dtype of slots: that of the activations for "auto", and always on a CPU."""
     is_free = name != "auto" and not platform_of(device).is_host
     wanted = getattr(torch, name) if is_free else model_dtype
     return compute_dtype(wanted, device)

@@ -1,6 +1,6 @@
-"""An engine's settings: plain data, checked on construction, no torch.
+"""An engine's settings: plain data, checked on construction, without torch.
 
-One section a module, one frozen dataclass a section, and :class:`EngineConfig` holds them all.
+Each section is a frozen dataclass in its own module. :class:`EngineConfig` has all sections.
 """
 
 from mini_vllm.config.cache import CacheConfig
@@ -16,7 +16,7 @@ from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
 
 VllmConfig = EngineConfig
-"""vLLM's name, for the type hints of logits processors."""
+"""vLLM's name of the class, for type hints in logits processors."""
 
 __all__ = [
     "DTYPES",

@@ -1,8 +1,8 @@
 """The keyword arguments of ``LLM``, ``EngineArgs`` and ``AsyncEngineArgs``, for type checkers.
 
-The configuration classes decide what the arguments are, and they check the values. A type checker
-reads only what is written down, so this class repeats names and types;
-`tests/engine/config/test_arguments.py` compares the two.
+The configuration classes define the arguments and check the values. A type checker cannot derive
+the arguments from them, so this class repeats names and types.
+`tests/engine/config/test_arguments.py` checks that both agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mini_vllm.config.structured import StructuredOutputsConfig
 
 
 class EngineOptions(TypedDict, total=False):
-    """What :meth:`~mini_vllm.config.EngineConfig.from_kwargs` takes beside the model."""
+    """Arguments of :meth:`~mini_vllm.config.EngineConfig.from_kwargs` beside the model."""
 
     # ModelConfig
     tokenizer: str | None
@@ -89,7 +89,7 @@ class EngineOptions(TypedDict, total=False):
     mm_processor_kwargs: Mapping[str, Any]
     allowed_media_domains: list[str]
     allowed_local_media_path: str
-    # LoRAConfig, once it is asked for
+    # LoRAConfig, with enable_lora
     enable_lora: bool
     max_loras: int
     max_lora_rank: int
@@ -105,10 +105,10 @@ class EngineOptions(TypedDict, total=False):
     kv_transfer_config: Mapping[str, Any] | str | KVTransferConfig | None
     kv_events_config: Mapping[str, Any] | str | KVEventsConfig | None
     pooler_config: Mapping[str, Any] | str | PoolerConfig | None
-    # vLLM's names of arguments that have another here
+    # vLLM's names of arguments that have other names here
     num_gpu_blocks_override: int | None
     scheduling_policy: Policy
-    # Arguments of vLLM that are taken and change nothing: `vllm_names.IGNORED`
+    # Arguments of vLLM that are accepted without effect: `vllm_names.IGNORED`
     trust_remote_code: bool
     served_model_name: str | list[str] | None
     shutdown_timeout: float
@@ -125,7 +125,7 @@ class EngineOptions(TypedDict, total=False):
     enable_sleep_mode: bool
     additional_config: Mapping[str, Any]
     nccl_so_path: str | None
-    # And those of which only these values are taken: `vllm_names.AS_IT_IS`
+    # Arguments of vLLM with only these legal values: `vllm_names.AS_IT_IS`
     logprobs_mode: Literal["raw_logprobs"]
     tokenizer_mode: Literal["auto", "hf", "slow"]
     config_format: Literal["auto", "hf"]

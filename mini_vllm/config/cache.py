@@ -1,4 +1,4 @@
-"""How the KV cache is cut into blocks."""
+"""The size and the layout of the KV cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KV_CACHE_DTYPES = (
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How the KV cache is cut into blocks.
+    """The size and the layout of the KV cache.
 
     Source: vllm/config/cache.py#L41-L268 (CacheConfig) @ v0.22.1
     """
@@ -32,9 +32,10 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     """Whether full blocks are kept after use and shared between equal prefixes."""
     prefix_cache_retention_interval: int | None = None
-    """Every how many tokens the blocks of windows and states stay findable, besides the end of the
-    prompt and of prefixes that requests share; 0: nowhere else. None: as the scheduler's profile
-    has it: "v0.22" keeps every block, "current" as with 0. Not in 0.22; vLLM 0.32 has it."""
+    """For layers with windows or states: one block is kept in the prefix cache for each interval of
+    so many tokens, besides the end of the prompt and of prefixes that requests share; 0: only
+    those. None: as the scheduler's profile says ("v0.22" keeps every block, "current" is as 0).
+    Not in vLLM 0.22; vLLM 0.32 has it."""
     num_cpu_blocks: int = 0
     """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
     gpu_memory_utilization: float = 0.9
@@ -42,11 +43,11 @@ class CacheConfig:
     kv_cache_memory_bytes: int | None = None
     """Bytes for the KV cache of one worker; None: by `gpu_memory_utilization`."""
     cpu_offload_gb: float = 0
-    """vLLM's name; weights lie on one device here, so it must be 0."""
+    """An argument of vLLM. Weights are on one device here, so it must be 0."""
     kv_cache_dtype: str = "auto"
-    """What the cache holds; "auto": what the checkpoint says, or the model's dtype. "fp8" has one
-    scale a layer, from the checkpoint; "int8_per_token_head" and "fp8_per_token_head" choose one
-    for each head of each token."""
+    """Element type of the cache; "auto": the checkpoint's choice, or else the model's dtype. "fp8"
+    has one scale a layer, from the checkpoint; "int8_per_token_head" and "fp8_per_token_head"
+    compute one for each head of each token."""
 
     def __post_init__(self) -> None:
         require_flag("enable_prefix_caching", self.enable_prefix_caching)

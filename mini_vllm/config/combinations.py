@@ -1,6 +1,6 @@
-"""Which features go together. What is not refused here works together, and is tested so.
+"""Which features cannot be combined. All other combinations work.
 
-`tests/engine/whole/test_combinations.py` draws from everything that this page allows.
+`tests/engine/whole/test_combinations.py` tests random combinations of those that are allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Situation:
-    """What a configuration has to get along with."""
+    """A configuration, and what the model and the scheduler support."""
 
     config: EngineConfig
     model: frozenset[str]
@@ -39,8 +39,8 @@ ONE_TABLE = {
     "pipeline_parallel_size > 1": "the groups of layers would differ from stage to stage",
     "a scheduler without groups": "scheduler_cls shares out the blocks of one table",
 }
-"""What needs one block table for all layers, and why a state cannot have that. Layers with a window
-can: they keep the whole text then."""
+"""Features that need one block table for all layers, and why layers with states cannot have one.
+Layers with a window can: they then keep the KV of the whole text."""
 POOLS = "runner='pooling'"
 NOTHING_SAMPLED = "a pooled prompt is followed by no token"
 
@@ -84,12 +84,12 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     lambda s: bool(s.config.scheduler.disable_hybrid_kv_cache_manager),
     "a scheduler without groups": lambda s: "groups" not in s.scheduler,
 }  # fmt: skip
-"""How to see whether a feature, or a lack, is there."""
+"""Tests whether a configuration has a feature, or lacks one."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Two features that do not go together."""
+    """Two features that cannot be combined."""
 
     left: str
     right: str
@@ -182,17 +182,17 @@ ROWS = (
 def check(
     config: EngineConfig, model_args: Any, supports: frozenset[str], scheduler_cls: Any
 ) -> None:
-    """Refuse what cannot work, before anything is loaded or started.
+    """Refuse a configuration that cannot work, before anything is loaded or started.
 
     Args:
-        model_args: the model's shape, a `mini_vllm.model.config.ModelArgs`.
+        model_args: the model's `mini_vllm.model.config.ModelArgs`.
         supports: of the model's class, a subset of {"tp", "pp", "lora", "quantization",
             "compile", "images", "states", "latents"}.
         scheduler_cls: its ``supports`` is a subset of {"drafts", "encoder", "connector",
             "grammar", "pp", "async", "groups"}.
 
     Raises:
-        ValueError: naming both sides, the reason and the fix.
+        ValueError: with both features, the reason and the fix.
     """
     situation = Situation(config, supports, scheduler_cls.supports)
     found = {name for name, is_there in FEATURES.items() if is_there(situation)}
@@ -205,11 +205,12 @@ def check(
 def settle_async_scheduling(
     config: EngineConfig, supports: frozenset[str], scheduler_cls: Any, works_behind: bool
 ) -> EngineConfig:
-    """The configuration with `async_scheduling` decided: left open, it is on where a GPU would
-    otherwise wait for Python, and no row speaks against it. On a CPU both share the cores.
+    """The configuration with a value for `async_scheduling`. The default is True on a GPU, which
+    would otherwise wait for Python, unless a row forbids it. On a CPU, the model and the scheduler
+    use the same cores, so it is False.
 
     Args:
-        works_behind: whether the device works behind the host, in streams.
+        works_behind: whether the device executes asynchronously, in streams.
 
     Source: vllm/config/vllm.py#L911-L977 (VllmConfig.__post_init__) @ v0.22.1
     """
@@ -225,11 +226,11 @@ def settle_async_scheduling(
 def settle_hybrid_kv_cache(
     config: EngineConfig, model_args: Any, supports: frozenset[str], scheduler_cls: Any
 ) -> EngineConfig:
-    """The configuration with `disable_hybrid_kv_cache_manager` decided: left open, windows give
-    blocks back unless a feature needs one table for all layers.
+    """The configuration with a value for `disable_hybrid_kv_cache_manager`. By default, layers with
+    a window free the blocks before it, unless a feature needs one block table for all layers.
 
     Raises:
-        ValueError: for False, if a feature does.
+        ValueError: for False, if a feature needs one block table.
 
     Source: vllm/v1/core/kv_cache_utils.py#L1324-L1417 (unify_hybrid_kv_cache_specs) @ v0.22.1
     """
@@ -253,7 +254,7 @@ def settle_hybrid_kv_cache(
 
 
 def _check_sizes(config: EngineConfig, args: Any) -> None:
-    """Whether heads, features and layers can be shared out evenly."""
+    """Raises ValueError if heads, features or layers cannot be split evenly between the ranks."""
     tp, pp = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
     whole = config.parallel.enable_expert_parallel
     if whole:
@@ -281,7 +282,7 @@ def _check_sizes(config: EngineConfig, args: Any) -> None:
 
 
 def _check_experts(parallel: Any, args: Any) -> None:
-    """Whether there are experts, and places for them on every rank."""
+    """Raises ValueError if there are no experts, or they cannot be split evenly between ranks."""
     tp, copies = parallel.tensor_parallel_size, parallel.eplb_config.num_redundant_experts
     if args.moe is None:
         raise ValueError(
@@ -297,20 +298,20 @@ def _check_experts(parallel: Any, args: Any) -> None:
 
 
 def _divides(tp: int, args: Any, whole_experts: bool) -> bool:
-    """Whether a model can be cut into ``tp`` shards."""
+    """Whether a model can be split into ``tp`` shards."""
     kv_heads, sizes = args.num_key_value_heads, _cut(args, whole_experts).values()
     return not (any(size % tp for size in sizes) or (kv_heads % tp and tp % kv_heads))
 
 
 def _cut(args: Any, whole_experts: bool) -> dict[str, int]:
-    """What each rank has an equal share of, by the config's names; heads come first."""
+    """Sizes that are split evenly between the ranks, by their names in the config; heads first."""
     is_attending = set(args.parts.mixers) != {"mamba2"}  # else it has no heads, and no MLP
     sizes = {"num_attention_heads": args.num_attention_heads} if is_attending else {}
     if args.gated_delta is not None:
         sizes["linear_num_key_heads"] = args.gated_delta.num_key_heads
     if args.mamba2 is not None:
         sizes["state-space heads"] = args.mamba2.num_heads
-        if args.mamba2.n_groups > 1:  # one is on every rank
+        if args.mamba2.n_groups > 1:  # a single group is replicated on every rank
             sizes["groups of state-space heads"] = args.mamba2.n_groups
     has_mlp = args.moe is None or args.moe.dense_layers or "gated_mlp" in args.parts.feed_forwards
     if has_mlp and is_attending:

@@ -1,6 +1,6 @@
-"""What the fields of a configuration class are for: the texts below them in its source.
+"""Descriptions of the fields of a configuration class, read from its source.
 
-So an option is described in one place, where its field is. vLLM's help is made the same way.
+So the description of an option is in one place, at its field. vLLM makes its help in the same way.
 
 Source: vllm/config/utils.py#L160-L198 (get_attr_docs) @ v0.22.1
 """
@@ -18,8 +18,8 @@ import textwrap
 
 @functools.cache
 def descriptions(section: type) -> dict[str, str]:
-    """By field: the string behind it, its entry under "Attributes:" in the class's docstring, or
-    what a declared number says of itself."""
+    """By field: the string below it, its entry under "Attributes:" in the class's docstring, or the
+    description of its declared number."""
     found = _listed(inspect.getdoc(section) or "")
     for declared in dataclasses.fields(section) if dataclasses.is_dataclass(section) else ():
         if number := declared.metadata.get("number"):

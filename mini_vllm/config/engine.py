@@ -1,4 +1,4 @@
-"""All sections together, and the flat list of arguments that they are made from."""
+"""The whole configuration, and how it is made from a flat list of arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ FLAT_SECTIONS: dict[str, type] = {
 }
 """Sections whose fields are arguments of ``LLM`` and options of the command line, by name."""
 ARGUMENT_NAMES = {"profile": "scheduler_profile"}
-"""Fields that are called otherwise there, for without their section the name says too little."""
+"""Fields whose argument has another name, because the field's name is unclear without its
+section."""
 WHOLE_SECTIONS: dict[str, tuple[str, type]] = {
     "speculative_config": ("speculative", SpeculativeConfig),
     "structured_outputs_config": ("structured", StructuredOutputsConfig),
@@ -58,16 +59,17 @@ WHOLE_SECTIONS: dict[str, tuple[str, type]] = {
 """Sections that are one argument each, as in vLLM: a dict, its JSON, or the dataclass."""
 
 NESTED: dict[str, type] = {"eplb_config": EPLBConfig}
-"""Arguments of a flat section that are written as those of `WHOLE_SECTIONS` are."""
+"""Arguments of a flat section that are given in the same forms as `WHOLE_SECTIONS`."""
 
 BESIDE_SECTIONS = ("enable_lora", "reasoning_parser")
+"""Arguments that are no fields of a flat section: they concern a section as a whole, or a section
+of `WHOLE_SECTIONS`."""
 SPECULATIVE_ARGUMENTS = {
     "spec_method": "method",
     "spec_model": "model",
     "spec_tokens": "num_speculative_tokens",
 }
 """Short arguments, and the key of ``speculative_config`` that each sets."""
-"""Arguments that say something of a section as a whole, or of one that is an argument itself."""
 
 LEFT_OPEN = (
     "max_model_len",
@@ -77,7 +79,7 @@ LEFT_OPEN = (
     "enable_prefix_caching",
     "enable_chunked_prefill",
 )
-"""Arguments whose default in vLLM is None: so None asks for our default, and never for False."""
+"""Arguments whose default in vLLM is None. None means our default, and not False."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ class EngineConfig:
     pooler: PoolerConfig | None = None
     """Of a pooling model; None for one that generates."""
     fits_max_model_len: bool = False
-    """`max_model_len` was left open: the engine takes the longest that its KV cache holds, and at
-    most what the model has positions for."""
+    """`max_model_len` was not given: the engine takes the longest that fits its KV cache, and at
+    most the model's number of positions."""
 
     def __post_init__(self) -> None:
         scheduler = self.scheduler
-        # vLLM has the length in its ModelConfig, too, where clients look for it.
+        # vLLM has the length in its ModelConfig, too, where clients read it.
         object.__setattr__(self.model, "_max_model_len", scheduler.max_model_len)
         if self.speculative is not None:  # the method decides: not every drafter writes KV
             num_lookahead = self.speculative.num_lookahead_tokens
@@ -112,7 +114,7 @@ class EngineConfig:
             self.check_budget()
 
     def check_budget(self) -> None:
-        """Raises ValueError if a step must hold a whole prompt, and cannot hold the longest."""
+        """Raises ValueError if prompts are not split, and the longest does not fit a step."""
         scheduler = self.scheduler
         too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
         if too_small and not scheduler.enable_chunked_prefill:
@@ -123,7 +125,7 @@ class EngineConfig:
                 "enable_chunked_prefill=True"
             )
 
-    # vLLM's names of the sections, for code that is given this as its ``vllm_config``.
+    # vLLM's names of the sections, for code that gets this object as its ``vllm_config``.
     @property
     def model_config(self) -> ModelConfig:
         return self.model
@@ -166,18 +168,18 @@ class EngineConfig:
 
     @classmethod
     def from_kwargs(cls, model: str | Path, **given: Unpack[EngineOptions]) -> EngineConfig:
-        """Sort keyword arguments, those of ``LLM``, into sections.
+        """Make the sections from the keyword arguments of ``LLM``.
 
         Args:
             model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
-                a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
+                a model on a hub, which is downloaded if necessary; see `mini_vllm.hub`.
             given: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and `BESIDE_SECTIONS`.
-                Without a ``max_model_len``, or with -1, the engine settles it.
+                Without ``max_model_len``, or with -1, the engine chooses it.
 
         Raises:
-            TypeError: for an unknown argument; the message names the nearest.
+            TypeError: for an unknown argument; the message has the most similar one.
             ValueError: for a value out of range, or an unknown key of a section.
-            OSError: if there is no such model, or it cannot be had.
+            OSError: if there is no such model, or it cannot be downloaded.
         """
         options: dict[str, Any] = {**given}
         take_speculative(options)
@@ -206,7 +208,7 @@ class EngineConfig:
                 if key in NESTED:
                     value = read_section(key, NESTED[key], value)
                 sections[flat[key]][field_names.get(key, key)] = value
-        if reasoning_parser:  # of both places this one counts, as in vLLM
+        if reasoning_parser:  # as in vLLM, it overrides the one in the section
             structured = whole.get("structured", StructuredOutputsConfig())
             whole["structured"] = dataclasses.replace(structured, reasoning_parser=reasoning_parser)
         adapters = sections.pop("lora")
@@ -245,11 +247,11 @@ def take_speculative(options: dict[str, Any]) -> None:
 
 
 def check_arguments(options: dict[str, Any]) -> None:
-    """Take out the arguments of vLLM that change nothing here.
+    """Remove the arguments of vLLM that have no effect here.
 
     Raises:
-        ValueError: for one that is vLLM's and not ours, with the reason and what to do.
-        TypeError: for a name that is no argument at all; it names the nearest.
+        ValueError: for an argument of vLLM that is not supported, with the reason and the fix.
+        TypeError: for an unknown name; the message has the most similar one.
     """
     known = [*arguments(), *BESIDE_SECTIONS, *WHOLE_SECTIONS]
     for key in list(options):
@@ -267,11 +269,12 @@ def check_arguments(options: dict[str, Any]) -> None:
 
 
 def settle_step_limits(options: dict[str, Any]) -> None:
-    """Let the limit that is left out follow: a step then has a token for each running row.
+    """If one of the two limits of a step is given, adapt the other, so that a step has at least one
+    token for each running request.
 
     Source: vllm/engine/arg_utils.py#L2475-L2565
     (EngineArgs._set_default_max_num_seqs_and_batched_tokens_args) @ v0.22.1, which lowers
-    ``max_num_seqs``; there the other is large enough by itself.
+    ``max_num_seqs``; its default of the other is always large enough.
     """
     budget, rows = options.get("max_num_batched_tokens"), options.get("max_num_seqs")
     if rows is None and type(budget) is int and budget > 0:
@@ -281,8 +284,8 @@ def settle_step_limits(options: dict[str, Any]) -> None:
 
 
 def check_as_it_is(key: str, value: Any) -> None:
-    """Raises ValueError for a value of a dropped argument, or its text, that asks for something
-    else than what is so anyway."""
+    """Raises ValueError for an illegal value of an argument without effect. A text of a legal value
+    is legal, too."""
     legal = AS_IT_IS.get(key, ())
     if legal and value is not None and value not in (*legal, *map(str, legal)):
         raise ValueError(
@@ -292,12 +295,12 @@ def check_as_it_is(key: str, value: Any) -> None:
 
 
 def is_near(word: str, known: Iterable[str]) -> bool:
-    """Whether a word is a known one with a slip of the finger."""
+    """Whether a word is a known one with a typing error."""
     return bool(difflib.get_close_matches(word, list(known), n=1, cutoff=0.8))
 
 
 def find_model(model: str | Path, options: Mapping[str, Any]) -> Path:
-    """The model's folder; with random weights, those of a hub stay where they are."""
+    """The model's folder; for random weights, a hub's weights are not downloaded."""
     return hub.folder(
         model,
         options.get("revision"),
@@ -308,7 +311,7 @@ def find_model(model: str | Path, options: Mapping[str, Any]) -> Path:
 
 
 def find_tokenizer(options: Mapping[str, Any]) -> Path:
-    """The folder of a tokenizer that is not the model's own."""
+    """The folder of a tokenizer given by `tokenizer`."""
     return hub.folder(
         options["tokenizer"],
         options.get("tokenizer_revision"),
@@ -319,7 +322,7 @@ def find_tokenizer(options: Mapping[str, Any]) -> Path:
 
 
 def arguments() -> dict[str, str]:
-    """The name of every flat argument, and of its section; ``model`` comes on its own."""
+    """The section of every flat argument, by the argument's name; ``model`` is not among them."""
     return {
         ARGUMENT_NAMES.get(item.name, item.name): name
         for name, section in FLAT_SECTIONS.items()
@@ -332,7 +335,7 @@ def read_section(key: str, section: type, value: Any) -> Any:
     """A section from a dict, from JSON, or from itself.
 
     Raises:
-        ValueError: for what is none of these, or has an unknown key; it names the nearest.
+        ValueError: for another value, or an unknown key; the message has the most similar one.
     """
     if isinstance(value, section):
         return value
@@ -347,10 +350,11 @@ def read_section(key: str, section: type, value: Any) -> Any:
 
 
 def known_keys(key: str, value: Mapping[Any, Any], known: Sequence[str]) -> dict[str, Any]:
-    """A section's keys without those of vLLM's that ask for what is so anyway.
+    """A section's keys, without those of vLLM that have no effect.
 
     Raises:
-        ValueError: for one of vLLM's that asks for more, with the reason, and for an unknown one.
+        ValueError: for an unknown key, and for a key of vLLM that would have an effect, with the
+            reason.
     """
     theirs = SECTION_KEYS.get(key, {})
     for name in value:
@@ -365,7 +369,7 @@ def known_keys(key: str, value: Mapping[Any, Any], known: Sequence[str]) -> dict
 
 
 def read_object(key: str, value: Any, wanted: str = "an object") -> Mapping[str, Any]:
-    """A dict, or the object that JSON writes down. Raises ValueError for anything else."""
+    """A dict, or an object in JSON. Raises ValueError for anything else."""
     if isinstance(value, str):
         try:
             value = parse_json(value)

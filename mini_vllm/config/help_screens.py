@@ -15,7 +15,7 @@ HINT = (
 
 
 class HelpParser(argparse.ArgumentParser):
-    """A parser whose ``--help`` takes a pattern."""
+    """A parser with ``--help=PATTERN``."""
 
     def __init__(self, *, add_help: bool = True, epilog: str | None = HINT, **kwargs: Any) -> None:
         super().__init__(add_help=False, epilog=epilog, **kwargs)
@@ -26,7 +26,7 @@ class HelpParser(argparse.ArgumentParser):
             )  # fmt: skip
 
     def matching(self, pattern: str) -> str:
-        """The help of what a pattern names: all, a group, or options by a part of their name."""
+        """The help for a pattern: all options, one group, or options by a part of their name."""
         wanted = pattern.lower().replace("_", "-").removeprefix("--")
         groups = [group for group in self._action_groups if shown(group)]
         if wanted == "all":
@@ -59,7 +59,7 @@ class HelpParser(argparse.ArgumentParser):
 
 
 def shown(group: Any) -> list[argparse.Action]:
-    """The options of a group that help shows."""
+    """The options of a group, without hidden ones."""
     return [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
 
 

@@ -1,4 +1,4 @@
-"""Where keys and values go to, or come from, besides this engine's own cache."""
+"""Transfer of keys and values to and from other engines, and events of the prefix cache."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class KVTransferConfig:
     kv_connector: str
     """Name of the connector's class."""
     kv_role: str | None = None
-    """Whether this engine hands KV out ("kv_producer"), takes it ("kv_consumer"), or both."""
+    """Whether this engine sends KV ("kv_producer"), receives it ("kv_consumer"), or both
+    ("kv_both")."""
     engine_id: str | None = field(default=None, compare=False)
-    """How others call this engine. None: a random name."""
+    """The name of this engine for others. None: a random name."""
     kv_connector_extra_config: Mapping[str, Any] = field(default_factory=dict)
     """The connector's own settings."""
     kv_load_failure_policy: str = "fail"
-    """What becomes of requests whose KV does not arrive: "recompute" or "fail"."""
+    """Requests whose KV does not arrive "recompute" it, or "fail"."""
     kv_connector_module_path: str | None = None
-    """Module that holds a connector of your own, as ``package.module``."""
+    """Module with a connector of your own, as ``package.module``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kv_connector, str) or not self.kv_connector:
@@ -67,7 +68,7 @@ PUBLISHERS = ("null", "zmq")
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Whether events say which blocks the prefix cache holds.
+    """Events about the blocks of the prefix cache.
 
     Source: vllm/config/kv_events.py#L10-L52 (KVEventsConfig) @ v0.22.1
     """
@@ -76,11 +77,11 @@ class KVEventsConfig:
     publisher: str | None = None
     """"zmq", or "null" for no publisher. None: "zmq" if events are on."""
     endpoint: str = "tcp://*:5557"
-    """Where they are published; with a ``*`` it is bound, else connected to."""
+    """Address to publish events at; with a ``*`` the socket is bound, else connected."""
     replay_endpoint: str | None = None
-    """Where a subscriber asks again for batches that it has missed."""
+    """Address where a subscriber requests batches that it has missed."""
     buffer_steps: int = 10_000
-    """Batches that are kept for that."""
+    """Batches that are kept for such requests."""
     hwm: int = 100_000
     """Batches that may wait for a slow subscriber; later ones are dropped."""
     max_queue_size: int = 100_000

@@ -1,4 +1,4 @@
-"""How many adapters are kept where."""
+"""How many LoRA adapters are kept on the device and in host memory."""
 
 from __future__ import annotations
 

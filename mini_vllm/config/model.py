@@ -23,68 +23,68 @@ class ModelConfig:
     """
 
     model: str
-    """A folder in Hugging Face layout, or a GGUF file. (`LLM` takes names, too, and finds it.)"""
+    """A folder in Hugging Face layout, or a GGUF file. (`LLM` takes names, too.)"""
     tokenizer: str | None = None
-    """Another folder, or name, for the tokenizer; None: the model's own."""
+    """Folder or name of another tokenizer; None: the model's own."""
     revision: str | None = None
-    """Branch, tag or commit of a model that comes from a hub; None: its main branch."""
+    """Branch, tag or commit of a model on a hub; None: its main branch."""
     tokenizer_revision: str | None = None
-    """The same for a tokenizer of its own."""
+    """The same for `tokenizer`."""
     download_dir: str | None = None
-    """Where downloads are kept; None: the cache that HF_HOME names."""
+    """Where downloads are kept; None: the cache in HF_HOME."""
     hf_token: str | None = field(default=None, repr=False)
-    """For gated and private models; None: HF_TOKEN, or the one of `hf auth login`."""
+    """Token for gated and private models; None: HF_TOKEN, or the token of `hf auth login`."""
     dtype: str = "auto"
-    """Element type of weights and KV cache; "auto": the type the checkpoint names."""
+    """Element type of weights and KV cache; "auto": the checkpoint's."""
     device: str = "auto"
-    """ "cpu", "cuda", "mps", what a platform plugin brings, or "auto": the plugin's, or cuda where
+    """ "cpu", "cuda", "mps", the device of a platform plugin, or "auto": the plugin's, or cuda if
     there is one. See docs/platforms.md."""
     load_format: str = "auto"
     """ "auto": read the safetensors; "dummy": seeded random weights, for benchmarks."""
     use_tqdm_on_load: bool = True
-    """Whether stderr tells how far the weights are: a bar on a terminal, lines elsewhere."""
+    """Whether stderr shows the progress of loading: a bar on a terminal, lines elsewhere."""
     seed: int = 0
-    """Root of all random numbers of requests that bring no seed of their own."""
+    """Seed of the random numbers of requests without a seed."""
     num_threads: int | None = None
     """Threads torch may use on a CPU, in the whole process. None: one for small steps of a small
-    model, whose products are not worth splitting, and torch's own choice for others."""
+    model, whose products are too small to split, and torch's own choice for others."""
     attention_backend: str | None = None
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
-    """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    """Use no CUDA graphs: launch every kernel from Python. Graphs are used on GPUs only."""
     generation_config: str = "auto"
-    """Where the sampling parameters of requests without any come from: "auto": the model's
-    `generation_config.json`; "vllm": `SamplingParams()`; or another folder with such a file."""
+    """Default sampling parameters: "auto": the model's `generation_config.json`; "vllm":
+    `SamplingParams()`; or another folder with such a file."""
     override_generation_config: Mapping[str, Any] | None = None
-    """Entries that count for more than that file's, such as {"temperature": 0.5}."""
+    """Entries that override those of that file, such as {"temperature": 0.5}."""
     hf_overrides: Mapping[str, Any] | None = None
-    """Entries that count for more than those of `config.json`."""
+    """Entries that override those of `config.json`."""
     logits_processors: Sequence[str | type] | None = None
     """Classes that change logits, or "module:Class"; see `sample.custom`."""
     max_logprobs: int = 20
-    """Most logprobs that a request may ask for, of each token; -1: the whole vocabulary."""
+    """Most logprobs a request may ask for, for each token; -1: the whole vocabulary."""
     quantization: str | None = None
-    """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
-    full precision while it is loaded; "gguf" keeps a GGUF file's blocks, which else become floats.
-    """
+    """How weights are stored; None: as in the checkpoint. "int8" and "fp8" quantise a checkpoint in
+    full precision while it is loaded; "gguf" keeps the blocks of a GGUF file quantised."""
     runner: str = "auto"
-    """ "generate": the model writes; "pooling": it embeds or classifies. "auto": as its folder
-    says."""
+    """ "generate": the model generates text; "pooling": it embeds or classifies. "auto": as its
+    folder says."""
     convert: str = "auto"
-    """What a generating model becomes for "pooling": "embed" or "classify"; "none": nothing.
-    "auto": as its architecture says, and else "embed"."""
+    """How a generating model is converted for "pooling": "embed", "classify" or "none". "auto": as
+    its architecture says, else "embed"."""
     compile_model: bool = False
-    """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
+    """Fuse the operations between attention calls with `torch.compile`; the first steps wait for
+    it."""
 
     @property
     def pools(self) -> bool:
-        """Whether requests end with their prompt: it embeds or classifies. Known once `runner` is
-        settled; see :func:`mini_vllm.pooling.config.settle_runner`."""
+        """Whether the model embeds or classifies. Valid only after
+        :func:`mini_vllm.pooling.config.settle_runner` has set `runner`."""
         return self.runner == "pooling"
 
     @property
     def max_model_len(self) -> int | None:
-        """The scheduler's; None before there is an `EngineConfig`."""
+        """The scheduler's limit; None before the `EngineConfig` is made."""
         return self.__dict__.get("_max_model_len")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Images in prompts: how many, how large, and from where."""
+"""Images in prompts: their number, size and sources."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class MultiModalConfig:
     """
 
     limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)
-    """Most images a prompt may bring, as `{"image": 3}`; upstream's field is `limit_per_prompt`
-    and its argument has this name. Left out: no limit but the prompt's length."""
+    """Most images of a prompt, as `{"image": 3}`. Default: limited only by the prompt's length.
+    (vLLM's field is `limit_per_prompt`; its argument has this name.)"""
     mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Options of the model's image processor, such as `{"max_pixels": 200704}`: fewer pixels are
     fewer tokens."""
     allowed_media_domains: list[str] = field(default_factory=list)
-    """Web sites from which images of a chat are fetched; without any, nothing is fetched."""
+    """Hosts from which images of a chat may be fetched; default: none."""
     allowed_local_media_path: str = ""
-    """A folder whose files a chat may name, as `file:///folder/picture.png`; "": none."""
+    """A folder whose files a chat may use as images, as `file:///folder/picture.png`; "": none."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.limit_mm_per_prompt, Mapping):

@@ -1,7 +1,7 @@
-"""Options of the command line that are made from names: fields of ours, and what is vLLM's alone.
+"""Options of the command line: one for each field of the configuration, and those of vLLM alone.
 
-A command written for vLLM should work here, too: an option that asks for what is so anyway is taken
-and dropped, and one that cannot be had is refused with the reason.
+A command written for vLLM should work here, too. An option of vLLM that has no effect here is
+accepted and ignored; one that is not supported is refused with the reason.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ SWITCHES = (
     "enable_server_load_tracking", "enable_sleep_mode",
     "trust_remote_code",
 )  # fmt: skip
-"""Options without effect that take no value; the others take one, or several."""
+"""Options without effect that take no value."""
 SERVE_HAS = {"stream_interval", "enable_log_requests", "served_model_name", "shutdown_timeout"}
-"""Options of the server, where they have an effect."""
+"""Options that do have an effect in `serve`."""
 SEVERAL = ("ignore_patterns",)
 OF_SERVE = {
     "api_server_count": "one front end",
@@ -50,7 +50,7 @@ OF_SERVE = {
     "grpc": "HTTP is what is spoken",
     "scheduler_cls": "use --scheduler path/to/file.py:ClassName",
 }
-"""Options of vLLM's `serve` that stand in none of its classes, and why they are not here."""
+"""Options of vLLM's `serve` that are in none of its configuration classes, and why not here."""
 _DRAFTS = """use --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
 FORMER = {
     "guided_decoding_*": """use --structured-outputs-config '{"backend": "xgrammar"}'""",
@@ -70,7 +70,7 @@ FORMER = {
     "tokenizer_pool_*": "long texts are tokenized in threads; leave it out",
     "max_seq_len": "use --max-model-len",
 }
-"""Options that vLLM had before, and many a command still has."""
+"""Options of older versions of vLLM, which many commands still have."""
 
 
 def _option(name: str) -> str:
@@ -85,7 +85,7 @@ SHORT = {
     "quantization": "-q",
     "speculative_config": "-sc",
 }
-"""What vLLM calls these for short."""
+"""vLLM's short names of these options."""
 SHORT_REFUSED = {
     "-ac": "attention_config", "-cc": "compilation_config", "-O": "optimization_level",
     "-dcp": "decode_context_parallel_size",
@@ -96,7 +96,7 @@ SHORT_REFUSED = {
     "-dpe": "data_parallel_external_lb", "-dph": "data_parallel_hybrid_lb",
     "-dpm": "data_parallel_multi_port_external_lb",
 }  # fmt: skip
-"""And those that are not here."""
+"""vLLM's short names of options that are not supported."""
 UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30,
          "T": 2**40}  # fmt: skip
 
@@ -117,12 +117,12 @@ def whole_number(text: str) -> int:
 
 
 def model_length(text: str) -> int:
-    """A number of tokens; "auto" and -1 leave it open."""
+    """A number of tokens; "auto" becomes -1."""
     return -1 if text.strip().lower() == "auto" else whole_number(text)
 
 
 def json_value(text: str) -> Any:
-    """What JSON writes down."""
+    """The value of a JSON text."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -132,7 +132,7 @@ def json_value(text: str) -> Any:
 
 
 def like(text: str) -> str:
-    """How JSON would write what the user may have meant, in a shell's quotes."""
+    """A guess at the JSON that the user meant, quoted for a shell."""
     pairs = [re.fullmatch(r"\s*(\w+)\s*[=:]\s*(.+?)\s*", part) for part in text.split(",")]
     found = {pair[1]: _json_or_text(pair[2]) for pair in pairs if pair is not None}
     if text.strip() == "*":
@@ -170,7 +170,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Those of :func:`add_engine_options` that were given, as arguments of the engine."""
+    """The given options of :func:`add_engine_options`, as arguments of the engine."""
     names = (*arguments(), *WHOLE_SECTIONS, *BESIDE_SECTIONS)
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
@@ -178,8 +178,8 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
 def add_field_options(
     parser: argparse.ArgumentParser, section: type, skip: Sequence[str]
 ) -> argparse._ArgumentGroup:
-    """One option per field of a configuration class, described as the field is; those not given
-    stay out of the result."""
+    """One option for each field of a configuration class, with the field's description. Options
+    that are not given are not in the parsed namespace."""
     group = parser.add_argument_group(section.__name__, summary(section))
     about = descriptions(section)
     for name, hint in typing.get_type_hints(section).items():
@@ -195,7 +195,7 @@ def add_field_options(
 
 
 def _how_to_read(hint: Any) -> dict[str, Any]:
-    """What argparse must be told to read a field of this type, such as ``list[int] | None``."""
+    """Arguments of argparse for a field of this type, such as ``list[int] | None``."""
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = typing.get_args(hint) if is_union else (hint,)
     origins = [typing.get_origin(kind) for kind in kinds]
@@ -215,7 +215,7 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
 
 
 class _Drop(argparse.Action):
-    """Reads an option with its values, and keeps nothing of it."""
+    """Checks the values of an option without effect, and ignores them."""
 
     def __call__(
         self,
@@ -232,7 +232,7 @@ class _Drop(argparse.Action):
 
 
 def _add_dropped(parser: argparse.ArgumentParser) -> None:
-    """Take vLLM's options that change nothing here; help does not show them."""
+    """Add vLLM's options without effect; help does not show them."""
     for name in {**IGNORED, **AS_IT_IS}.keys() - SERVE_HAS:
         also = [_option("no_" + name)] if name in SWITCHES else []
         nargs = 0 if name in SWITCHES else "+" if name in SEVERAL else None
@@ -243,7 +243,8 @@ def _add_dropped(parser: argparse.ArgumentParser) -> None:
 
 
 def with_dashes(words: Sequence[str]) -> list[str]:
-    """``--max_num_seqs=4`` as ``--max-num-seqs=4``: vLLM takes both. Behind ``--`` come prompts."""
+    """``--max_num_seqs=4`` as ``--max-num-seqs=4``: vLLM accepts both. Words after ``--`` are
+    prompts and stay as they are."""
     end = words.index("--") if "--" in words else len(words)
     return [*map(_with_dashes, words[:end]), *words[end:]]
 
@@ -254,7 +255,7 @@ def _with_dashes(word: str) -> str:
 
 
 def join_dotted(words: Sequence[str]) -> list[str]:
-    """``--speculative-config.method ngram`` as vLLM takes it: one key of an option that is JSON.
+    """Join options such as ``--speculative-config.method ngram`` into one option with JSON.
 
     Source: vllm/utils/argparse_utils.py#L243-L429 (FlexibleArgumentParser.parse_args) @ v0.22.1
     """
@@ -280,7 +281,7 @@ def join_dotted(words: Sequence[str]) -> list[str]:
 
 
 def complaint(words: Sequence[str]) -> str:
-    """What to say of words that the command line does not know; of vLLM's options, why not."""
+    """The error message for unknown words; for an option of vLLM, why it is not supported."""
     known = [*arguments(), *WHOLE_SECTIONS, *BESIDE_SECTIONS]
     for word in (word.partition("=")[0] for word in words if word.startswith("-")):
         name = word.removeprefix("--").removeprefix("no-").replace("-", "_")

@@ -1,4 +1,4 @@
-"""How a model is spread over processes and devices."""
+"""How a model is distributed over processes and devices."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from mini_vllm.config.checks import require_at_least, require_flag, require_one_
 BACKENDS = ("uni", "mp", "ray")
 ROUTINGS = ("load", "prefix")
 WORKER_BYTES = 100 << 20
-"""Main memory that a worker takes at the least, before it has a model."""
+"""Least main memory of a worker without a model."""
 
 
 @dataclass(frozen=True)
 class EPLBConfig:
-    """How experts are copied and moved between ranks, by how busy they are.
+    """How experts are copied and moved between ranks, to balance their load.
 
     Source: vllm/config/parallel.py#L54-L104 (EPLBConfig) @ v0.22.1
     """
 
     window_size: int = 1000
-    """Steps whose loads count when experts are moved."""
+    """Number of last steps whose loads are used."""
     step_interval: int = 3000
-    """Steps from one move to the next."""
+    """Steps between two rearrangements."""
     num_redundant_experts: int = 0
-    """Copies of busy experts that a layer has."""
+    """Number of additional copies of experts in each layer."""
     log_balancedness: bool = False
-    """Log how even the work of the ranks is."""
+    """Log how balanced the load of the ranks is."""
     log_balancedness_interval: int = 1
-    """Steps from one such line to the next."""
+    """Steps between two such log lines."""
     policy: str = "default"
     """The policy: "default", which is DeepSeek's algorithm."""
 
@@ -54,28 +54,28 @@ class ParallelConfig:
     """
 
     tensor_parallel_size: int = 1
-    """Shards of every layer: each holds some of the heads."""
+    """Shards of every layer: each has some of the heads."""
     pipeline_parallel_size: int = 1
-    """Stages: each holds some of the layers."""
+    """Stages: each has some of the layers."""
     data_parallel_size: int = 1
-    """Engines side by side, each with the whole model."""
+    """Replicas of the engine, each with the whole model."""
     data_parallel_routing: str = "load"
-    """Which of them gets a request: "load": the one with the least to do; "prefix": the one that
-    has most of the prompt in its cache, unless it has too much to do."""
+    """Which replica gets a request: "load": the one with the least load; "prefix": the one with the
+    most of the prompt in its prefix cache, unless its load is too high."""
     distributed_executor_backend: str | None = None
     """What runs the workers: "uni" (this process), "mp" (processes), "ray" (several machines).
     None: "uni" for one worker, "mp" for several."""
     distributed_timeout_seconds: int | None = None
-    """How long workers wait for each other in a step before they give up. None: 300."""
+    """Timeout of a worker that waits for others in a step. None: 300."""
     enable_expert_parallel: bool = False
-    """Share out whole experts of a mixture over the shards, and let tokens travel to them, where
-    otherwise each shard has a part of every expert."""
+    """Distribute whole experts over the ranks, and send tokens to the ranks of their experts.
+    Otherwise each rank has a part of every expert."""
     enable_eplb: bool = False
-    """Move experts between shards by how busy they are; with `enable_expert_parallel`."""
+    """Move experts between ranks to balance their load; needs `enable_expert_parallel`."""
     eplb_config: EPLBConfig = field(default_factory=EPLBConfig)
-    """How that is done."""
+    """Settings of `enable_eplb`."""
     disable_custom_all_reduce: bool = False
-    """Let torch add up what shards have, even where they share memory."""
+    """Use torch for all-reduce, even if the workers share memory."""
 
     def __post_init__(self) -> None:
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -95,7 +95,7 @@ class ParallelConfig:
         self._check_number()
 
     def _check_experts(self) -> None:
-        """Raises ValueError for settings of experts that mean nothing together."""
+        """Raises ValueError for settings of experts that contradict each other."""
         require_flag("enable_expert_parallel", self.enable_expert_parallel)
         require_flag("enable_eplb", self.enable_eplb)
         copies = self.eplb_config.num_redundant_experts
@@ -115,7 +115,7 @@ class ParallelConfig:
             )
 
     def _check_number(self) -> None:
-        """Raises ValueError for more workers than this machine could start, if all are here."""
+        """Raises ValueError for more local workers than this machine has memory for."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         most = max(memory // WORKER_BYTES, 4)
         if self.backend == "mp" and self.num_workers > most:
@@ -138,5 +138,5 @@ class ParallelConfig:
 
     @property
     def backend(self) -> str:
-        """The executor that is meant."""
+        """The executor: the given one, or the default for the number of workers."""
         return self.distributed_executor_backend or ("uni" if self.num_workers == 1 else "mp")

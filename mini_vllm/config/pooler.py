@@ -1,4 +1,4 @@
-"""What a pooling model makes of the hidden states of a prompt."""
+"""How a pooling model reduces the hidden states of a prompt to its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mini_vllm.errors import show
 SEQ_POOLING_TYPES = ("LAST", "CLS", "MEAN")
 """One vector for a prompt: that of its last token, of its first, or the mean of all."""
 TOK_POOLING_TYPES = ("ALL", "STEP")
-"""One vector for each token, or for each token `step_tag_id`."""
+"""One vector for each token, or only for tokens with the id `step_tag_id`."""
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 RUNNERS = ("auto", "generate", "pooling")
 CONVERTS = ("auto", "none", "embed", "classify")
@@ -19,43 +19,43 @@ CONVERTS = ("auto", "none", "embed", "classify")
 
 @dataclass(frozen=True)
 class PoolerConfig:
-    """Pooling, with vLLM's keys; what is left out is read from the model's folder.
+    """Pooling, with vLLM's keys; missing values are read from the model's folder.
 
     Raises:
-        ValueError: for a value out of range, or two keys that say the same thing.
+        ValueError: for a value out of range, or two names of the same setting.
 
     Source: vllm/config/pooler.py#L20-L171 (PoolerConfig) @ v0.22.1
     """
 
     task: str | None = None
-    """What a request gets that names no task: "embed", "classify", "token_embed" or
-    "token_classify"; None: the first that the model can do."""
+    """Default task of requests: "embed", "classify", "token_embed" or "token_classify"; None: the
+    first that the model supports."""
     pooling_type: str | None = None
-    """Short for one of the next two: "LAST", "CLS", "MEAN", "ALL" or "STEP"."""
+    """Sets one of the next two: "LAST", "CLS", "MEAN", "ALL" or "STEP"."""
     seq_pooling_type: str | None = None
     """How a prompt becomes one vector: "LAST", "CLS" or "MEAN"; None: as the folder says, or
     "LAST"."""
     tok_pooling_type: str | None = None
-    """Which tokens keep a vector of their own: "ALL", or "STEP"; None: "ALL"."""
+    """Which tokens have a vector in the result: "ALL", or "STEP"; None: "ALL"."""
     use_activation: bool | None = None
     """Whether embeddings are normalised to length 1, and logits become probabilities; None: as the
     folder says, or True."""
     dimensions: int | None = None
-    """Numbers of an embedding; None: all. Only for models trained so (matryoshka)."""
+    """Dimensions of an embedding; None: all. Only for Matryoshka models."""
     logit_mean: float | None = None
     """Subtracted from logits before the activation."""
     logit_sigma: float | None = None
-    """Logits are divided by this after that."""
+    """After `logit_mean` is subtracted, logits are divided by this."""
     logit_bias: float | None = None
-    """vLLM's earlier name of `logit_mean`."""
+    """vLLM's older name of `logit_mean`."""
     logit_scale: float | None = None
-    """vLLM's earlier 1 / `logit_sigma`."""
+    """In older versions of vLLM: 1 / `logit_sigma`."""
     normalize: bool | None = None
-    """vLLM's earlier name of `use_activation`, for embeddings."""
+    """vLLM's older name of `use_activation`, for embeddings."""
     step_tag_id: int | None = None
-    """Of "STEP": the token whose vectors are kept; None: all."""
+    """For "STEP": id of the tokens whose vectors are returned; None: all tokens."""
     returned_token_ids: Sequence[int] | None = None
-    """Of "STEP": the entries of a vector that are kept; None: all."""
+    """For "STEP": the entries of a vector that are returned; None: all."""
 
     def __post_init__(self) -> None:
         if self.task is not None:
@@ -81,7 +81,7 @@ class PoolerConfig:
             require_at_least("dimensions", self.dimensions, 1, "leave it out for all")
 
     def _resolve(self, name: str, other: str, value: object) -> None:
-        """Take the value of a key that has two names; `other` is empty afterwards."""
+        """Set `name` to `value` if the key is given by its other name, and set `other` to None."""
         if getattr(self, other) is None:
             return
         if getattr(self, name) is not None:

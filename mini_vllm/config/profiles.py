@@ -1,9 +1,11 @@
-"""What vLLM's scheduler decides otherwise today than in the release the course is pinned to.
+"""Differences between vLLM's scheduler in the release that the course is pinned to and in newer
+ones.
 
-A profile is a release, written down as a table of rules. The one scheduler reads the table.
-What upstream made an option, such as ``watermark``, is an option here, too, under any profile.
+A profile stands for a release: it is a table of rules that the scheduler reads. New options of
+vLLM, such as ``watermark``, are options here, too, in every profile.
 
-`make conformance ARGS="--profile NAME"` replays random traces beside the scheduler of that release.
+`make conformance ARGS="--profile NAME"` compares with the scheduler of that release on random
+traces.
 """
 
 from __future__ import annotations
@@ -16,51 +18,53 @@ Profile = Literal["v0.22", "current"]
 
 @dataclass(frozen=True)
 class SchedulerRules:
-    """What a release decides, field by field. The defaults are those of the pin, 0.22.1."""
+    """The rules of a release. The defaults are those of the pinned release, 0.22.1."""
 
     unhashed_blocks_first: bool = False
-    """Freed blocks that no hash finds go to the front of the free queue: they hold nothing that
-    a request could use again, so they are given out before any cached block is forgotten."""
+    """Freed blocks without a hash go to the front of the free queue. No request can reuse their
+    content, so they are allocated before any cached block is evicted."""
     lone_prefill_uncapped: bool = False
-    """``long_prefill_token_threshold`` does not hold for the only request: it starves no other."""
+    """``long_prefill_token_threshold`` does not apply if there is only one request."""
     skipped_keep_their_queue: bool = False
-    """A request whose turn came in vain goes back to the queue it came from. Only requests that
-    hold blocks while they wait have a queue of their own, which always comes first."""
+    """A waiting request that cannot be scheduled goes back to the queue it came from. Only requests
+    that have blocks while they wait are in a queue of their own, which is always first."""
     victim_moves_position: bool = False
-    """When a victim that stands before the request in hand leaves ``running``, the position moves
-    down with it in any case, not only if the victim is in the plan: no request is passed over."""
+    """When a preempted request before the current one leaves ``running``, the index of the current
+    request is always lowered, not only if the victim is in the plan. So no request is skipped."""
     stop_ignores_min_tokens: bool = False
-    """A stop token ends a request below ``min_tokens``, too: sampling has masked those tokens."""
+    """A stop token ends a request before ``min_tokens``, too, because sampling masks these
+    tokens."""
     lookahead_at_admission: bool = False
-    """With drafts that need KV slots, an admission asks for those of the next step, too, and not
-    the running requests alone."""
+    """With drafts that need KV slots, lookahead slots are allocated for a request at its admission,
+    too, and not only once it is running."""
     first_decode_padded: bool = False
-    """With drafts, a request that begins with one token beside decoding ones gets placeholders for
-    drafts, so that all of them have as many rows; see :mod:`mini_vllm.core.padded_drafts`."""
+    """With drafts, a request that starts with one token in a step of decodes gets placeholder
+    drafts, so that all requests have equally many rows; see :mod:`mini_vllm.core.padded_drafts`."""
     loads_leave_room: bool = False
-    """Blocks for KV that is to be loaded are taken only if enough stay free for the rest of all
-    prompts under way: a load cannot be preempted, and none of them could end beside it."""
+    """Blocks for KV to be loaded are allocated only if enough stay free for the rest of all prompts
+    in progress: a load cannot be preempted, so otherwise none of them might finish."""
     connector_hears_of_computed_blocks: bool = False
-    """When a request ends, its connector gets the blocks of computed tokens, and not those
+    """When a request ends, its connector gets only the blocks of computed tokens, and not those
     that were allocated ahead of them."""
     retention_interval: int | None = None
-    """Every how many tokens blocks of windows and states stay findable, besides the places where a
-    later request can begin: see :mod:`mini_vllm.core.retention`. None: every block; 0: none."""
+    """For layers with windows or states: one block is kept in the prefix cache for each interval of
+    so many tokens, besides the places where a later request can begin; see
+    :mod:`mini_vllm.core.retention`. None: every block; 0: none."""
     windows_outlast_late_tokens: bool = False
-    """With late results, blocks behind a window are given back when no token that is being computed
-    reads them, and an admission counts the tokens of all plans on their way."""
+    """With asynchronous results, blocks before a window are freed when no token that is being
+    computed reads them, and an admission counts the tokens of all plans in flight."""
     states_end_before_last_token: bool = False
-    """The last state that is kept of a prompt ends before its last token, so that the same prompt
-    can begin there: that token is always computed again."""
+    """The last state that is kept of a prompt ends before its last token. So the same prompt can
+    begin there, because its last token is always computed again."""
     prompt_state_rests: bool = False
-    """The state at the end of a prompt cannot be hit in a step in which its request still holds it,
-    though it was computed before."""
+    """The state at the end of a prompt is no cache hit in a step in which its request still uses
+    it, although it was computed before."""
     images_held_by_place: bool = False
-    """A request that shows an image several times needs it until the last place is computed; see
-    :mod:`mini_vllm.core.encoder_references`."""
+    """If an image occurs several times in a request, it is kept until its last place is computed;
+    see :mod:`mini_vllm.core.encoder_references`."""
     images_outlast_late_tokens: bool = False
-    """With late results, tokens that are still being sampled do not count as computed when a
-    request lets go of an image."""
+    """With asynchronous results, tokens that are still being sampled do not count as computed when
+    a request releases an image."""
 
 
 PROFILES: dict[str, SchedulerRules] = {
@@ -86,4 +90,4 @@ PROFILES: dict[str, SchedulerRules] = {
 """The rules of each profile."""
 
 RELEASES: dict[str, str] = {"v0.22": "0.22.1", "current": "0.32.0"}
-"""The release of vLLM with which a profile's decisions are compared."""
+"""The release of vLLM that each profile is compared with."""

@@ -20,7 +20,7 @@ FLAGS = (
     "long_prefill_token_threshold_adaptive",
 )
 LEFT_OPEN = ("async_scheduling", "disable_hybrid_kv_cache_manager")
-"""Flags that the engine decides if they are None."""
+"""Flags for which the engine chooses a value if they are None."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     """Token budget of a step: the sum over requests of the tokens computed in it."""
     max_num_seqs: int = 128
-    """Most requests that may be running, that is, hold KV blocks and a row in the batch."""
+    """Most running requests, that is, requests with KV blocks and a row in the batch."""
     max_model_len: int = 2048
-    """Most tokens of prompt and output together that a request may reach."""
+    """Most tokens of a request, prompt and output together."""
     policy: Policy = "fcfs"
     """Order of the waiting queue and choice of preemption victims."""
     long_prefill_token_threshold: int = 0
@@ -49,29 +49,29 @@ class SchedulerConfig:
     """Admit a request only if its whole present sequence fits the free blocks, not just its
     first chunk ("isl" is upstream's abbreviation for input sequence length)."""
     uncache_refunded_blocks: bool = True
-    """Take the blocks that a step was to fill out of the prefix cache again if their request is
-    preempted in that very step. Upstream leaves them, so that a later request may read slots
-    that were never written; False does the same, to compare with it step by step."""
+    """If a request is preempted in a step, remove the blocks that this step was to fill from the
+    prefix cache. vLLM does not, so a later request may read slots that were never written; False
+    does the same, to compare with vLLM step by step."""
     watermark: float = 0.0
-    """Share of the blocks, from 0 up to below 1, that an admission leaves free while others run, so
-    that they need not be preempted soon. Not in 0.22; vLLM 0.32 has it."""
+    """Share of the blocks, from 0 to below 1, that must stay free when a request is admitted beside
+    others, so that they need not be preempted soon. Not in vLLM 0.22; vLLM 0.32 has it."""
     num_lookahead_tokens: int = 0
     """KV slots to allocate beyond the scheduled tokens, for draft tokens of the next step."""
     max_num_encoder_input_tokens: int | None = None
-    """Tokens of images that one step may encode. None: as many as it may compute of others."""
+    """Most image tokens that one step may encode. None: `max_num_batched_tokens`."""
     encoder_cache_size: int | None = None
-    """Tokens of images whose encodings are kept. None: the same number."""
+    """Most image tokens in the encoder cache. None: the same number."""
     disable_chunked_mm_input: bool = False
-    """Never compute a part of an image in one step and the rest in the next."""
+    """Never split the tokens of an image between two steps."""
     async_scheduling: bool | None = None
-    """Plan a step before the tokens of the step before are known, so that the device never waits
-    for Python. None: on a GPU, unless another setting forbids it."""
+    """Schedule a step before the tokens of the previous step are known, so that the device does not
+    wait for Python. None: on a GPU, unless another setting forbids it."""
     disable_hybrid_kv_cache_manager: bool | None = None
-    """Keep the whole text in layers with a window, too. None: give back the blocks that have left
-    their windows, unless another setting forbids it."""
+    """Keep the KV of the whole text in layers with a window, too. None: free the blocks before the
+    windows, unless another setting forbids it."""
     profile: Profile = "v0.22"
-    """The release of vLLM whose decisions are made: "v0.22" is the pin, "current" a newer one; see
-    :mod:`mini_vllm.config.profiles`."""
+    """The release of vLLM whose scheduling decisions are made: "v0.22", the pinned one, or
+    "current", a newer one; see :mod:`mini_vllm.config.profiles`."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
@@ -94,5 +94,5 @@ class SchedulerConfig:
 
     @property
     def rules(self) -> SchedulerRules:
-        """What the profile decides otherwise than the pin."""
+        """The rules of the profile."""
         return PROFILES[self.profile]

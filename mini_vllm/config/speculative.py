@@ -1,4 +1,4 @@
-"""Which proposer guesses how many tokens, and how its guesses are judged."""
+"""Speculative decoding: the drafter, the number of drafts, and how they are accepted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mini_vllm.config.checks import require_at_least, require_one_of
 
 METHODS = ("ngram", "draft_model", "medusa", "eagle")
 METHODS_WITH_KV = ("draft_model", "eagle")
-"""Their drafts have keys and values of their own, which need slots ahead of the text."""
+"""Drafters with keys and values of their own, which need lookahead slots."""
 DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
 REJECTION_SAMPLE_METHODS = ("standard", "synthetic")
 MAX_SPEC_LEN = 128
@@ -20,7 +20,7 @@ DEFAULT_LOOKUP = 5
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """Speculative decoding, with vLLM's keys; what is left out is filled in.
+    """Speculative decoding, with vLLM's keys; missing values get defaults.
 
     Raises:
         ValueError: for a value out of range, or a key that the method does not read.
@@ -29,32 +29,33 @@ class SpeculativeConfig:
     """
 
     num_speculative_tokens: int
-    """k, the most drafts that a request gets in a step."""
+    """k, the most draft tokens of a request in a step."""
     method: str | None = None
     """The drafter: "ngram" (the text itself), "draft_model", "medusa" or "eagle". None: "ngram" if
     that is the ``model``, else "draft_model"."""
     model: str | None = None
     """The drafter: a folder, or the name of a bundled one."""
     prompt_lookup_max: int | None = None
-    """Longest n-gram that is looked for. One of the two given: the other equals it; none: 5."""
+    """Longest n-gram to search for. Default: `prompt_lookup_min`, or 5 if that is not given."""
     prompt_lookup_min: int | None = None
-    """Shortest n-gram that is looked for."""
+    """Shortest n-gram to search for. Default: `prompt_lookup_max`."""
     max_model_len: int | None = None
-    """Tokens up to which the drafter guesses; None: as far as its positions go."""
+    """Length of a text up to which the drafter proposes tokens; None: all its positions."""
     draft_sample_method: str = "greedy"
-    """ "greedy": the drafter's most likely token. "probabilistic": drawn from its distribution at
-    the request's temperature, which then takes part in the judgement."""
+    """ "greedy": the drafter's most likely token. "probabilistic": sampled from its distribution at
+    the request's temperature, which rejection sampling then takes into account."""
     rejection_sample_method: str = "standard"
-    """ "standard": the model judges. "synthetic": drafts are accepted at given rates, whatever they
-    are; the text is wrong then, the load is what it would be."""
+    """ "standard": the model decides. "synthetic": drafts are accepted at given rates, whatever
+    they are. The text is then wrong, but the speed can be measured."""
     synthetic_acceptance_rates: list[float] | None = None
-    """Of "synthetic": probability that the first j + 1 drafts are accepted; never rising."""
+    """For "synthetic": entry j is the probability that the first j + 1 drafts are accepted; entries
+    must not increase."""
     synthetic_acceptance_length: float | None = None
-    """Of "synthetic", in place of the rates: mean tokens a step, between 1 and k + 1."""
+    """For "synthetic", instead of the rates: mean tokens a step, between 1 and k + 1."""
     draft_tensor_parallel_size: int | None = None
-    """Ranks of the drafter: 1, for it is small and each of the model's ranks has all of it."""
+    """Ranks of the drafter: only 1, because each rank of the model has the whole drafter."""
     tensor_parallel_size: int | None = None
-    """Of the model, not of the drafter: refused here, as a likely slip."""
+    """Refused here: it belongs to the model, not to the drafter."""
 
     def __post_init__(self) -> None:
         self._check_num_tokens()
@@ -93,7 +94,7 @@ class SpeculativeConfig:
 
     @property
     def draws_drafts(self) -> bool:
-        """Whether drafts are judged by what they were drawn from."""
+        """Whether rejection sampling uses the distributions that drafts were sampled from."""
         return (
             self.draft_sample_method == "probabilistic"
             and self.rejection_sample_method == "standard"
@@ -101,7 +102,7 @@ class SpeculativeConfig:
 
     @property
     def conditional_acceptance_rates(self) -> list[float] | None:
-        """Of "synthetic": probability that a draft is accepted if all before it were."""
+        """For "synthetic": probability that a draft is accepted if all drafts before it were."""
         rates = self.synthetic_acceptance_rates
         if rates is None:
             return None
@@ -200,7 +201,7 @@ _BUNDLED = {
 
 
 def _rates_of_length(length: float, k: int) -> list[float]:
-    """Rates by position whose sum is ``length - 1``: first some ones, then the rest.
+    """Rates by position whose sum is ``length - 1``: first ones, then the remainder, then zeros.
 
     Source: vllm/config/speculative.py#L211-L219 (SpeculativeConfig._acceptance_length_to_rates)
     @ v0.22.1

@@ -1,4 +1,4 @@
-"""Which library turns a schema into a grammar, and how loosely."""
+"""Settings of structured outputs and of reasoning."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class StructuredOutputsConfig:
     """
 
     backend: str = "auto"
-    """"native": ours; "xgrammar": the library; "auto": for each request the one that can."""
+    """"native": ours; "xgrammar": the library; "auto": for each request one that supports it."""
     disable_any_whitespace: bool = False
     """Allow no white space in JSON; else at most a line break and an indent in each place."""
     disable_additional_properties: bool = True
-    """Read a schema's object with ``properties``, and no word about others, as having no others.
-    So does vLLM's default backend; False is what the standard says."""
+    """If a schema has ``properties`` but no ``additionalProperties``, allow no other properties, as
+    vLLM's default backend does. False: allow them, as the standard says."""
     reasoning_parser: str = ""
-    """How the model writes what it thinks before it answers: a name of vLLM's such as "qwen3", or
-    a pair of tags such as "<plan>...</plan>"; "": it is part of the text. The answer has the form
-    of structured outputs, the reasoning is free."""
+    """How the model marks its reasoning: a name of vLLM such as "qwen3", or a pair of tags such as
+    "<plan>...</plan>"; "": reasoning is part of the text. Structured outputs constrain the answer
+    only, not the reasoning."""
     enable_in_reasoning: bool = False
-    """Let the reasoning have the form of structured outputs, too."""
+    """Let structured outputs constrain the reasoning, too."""
 
     def __post_init__(self) -> None:
         require_one_of("backend", self.backend, BACKENDS)

@@ -1,8 +1,8 @@
 """Names of vLLM's `LLM` and `serve` that have no counterpart here, and why: `vllm_names.toml`.
 
-A script written for vLLM should need only its import changed. So an argument that asks for what is
-so anyway is taken and dropped, and one that cannot be had is refused by its name, not as a typing
-error. `docs/api.md` shows all lists.
+A script written for vLLM should need only another import. So an argument without effect here is
+accepted and ignored. One that is not supported is refused with the reason, and not as an unknown
+name. `docs/api.md` shows all lists.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ _TABLE: dict[str, Any] = tomllib.loads(
 )
 
 ALIASES: dict[str, str] = _TABLE["aliases"]
-"""vLLM's names of arguments that have another here; both are taken."""
+"""vLLM's names of arguments that have other names here; both are accepted."""
 IGNORED: dict[str, str] = _TABLE["ignored"]
-"""Taken and dropped: why."""
+"""Arguments that are accepted without effect, and why."""
 AS_IT_IS: dict[str, tuple[Any, ...]] = {
     name: tuple(values) for name, values in _TABLE["as_it_is"].items()
 }
-"""Values that ask for what is so anyway; others of these arguments are refused."""
+"""Values that have no effect; other values of these arguments are refused."""
 SPELLINGS: dict[str, dict[str, str]] = _TABLE["spellings"]
-"""vLLM's words for values that have another here."""
+"""vLLM's names of values that have other names here."""
 SECTION_KEYS: dict[str, dict[str, tuple[str, tuple[Any, ...]]]] = {
     section: {key: (why, tuple(values)) for key, (why, *values) in keys.items()}
     for section, keys in _TABLE["section_keys"].items()
 }
-"""Keys of vLLM's sections that are not here: why, and the values that ask for what is so anyway."""
+"""Keys of vLLM's sections that are not supported: why, and the values that have no effect."""
 ARGUMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     name: (why, tuple(values)) for name, (why, *values) in _TABLE["arguments"].items()
 }
-"""Arguments of vLLM's methods that are not here: what to do instead, and the values that ask for
-what is so anyway."""
+"""Arguments of vLLM's methods that are not supported: what to do instead, and the values that have
+no effect."""
 ROUTES: dict[str, str] = _TABLE["routes"]
-"""Paths of vLLM's server that are not here: what to do instead."""
+"""Paths of vLLM's server that are not supported: what to do instead."""
 REFUSED: dict[str, str] = _TABLE["refused"]
-"""Refused by name; what to do instead."""
+"""Names that are not supported; what to do instead."""
 GROUPS: dict[str, str] = _TABLE["refused_patterns"]
-"""The rest by pattern: what to do instead, or why not."""
+"""More names that are not supported, by pattern; what to do instead, or why not."""
 DIFFERS: dict[str, str] = _TABLE["differs"]
-"""There, with another range or meaning."""
+"""Names that are supported with another range or meaning."""
 
 
 def asks_for_nothing(value: Any, as_it_is: Collection[Any] = ()) -> bool:
-    """Whether a value of an argument that is not here asks for what is so without it."""
+    """Whether a value of an argument that is not supported has no effect."""
     return value in (None, False, 0, "", "auto", *as_it_is)
 
 
 def spelled(name: str, value: Any) -> Any:
-    """A value as it is called here: our word for one of vLLM's, and "bfloat16" for `torch.bfloat16`
-    or its text."""
+    """A value by its name here: our name for vLLM's, and "bfloat16" for `torch.bfloat16` or its
+    text."""
     if name.endswith("dtype") and str(value).startswith("torch."):
         value = str(value).removeprefix("torch.")
     return SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
 
 
 def why_not(name: str) -> str | None:
-    """Why an argument, parameter or method of vLLM is not here; None if no reason is given."""
+    """Why an argument, parameter or method of vLLM is not supported; None for an unknown name."""
     if name in REFUSED:
         return REFUSED[name]
     return next((why for pattern, why in GROUPS.items() if fnmatchcase(name, pattern)), None)
@@ -99,11 +99,11 @@ def with_arguments(*names: str) -> Callable[[F], F]:
 
 
 def refuse(owner: object, name: str) -> NoReturn:
-    """What an object says of a name that it does not have: of one of vLLM's, what to do instead.
+    """Raises AttributeError for a missing attribute; if vLLM has it, with what to do instead.
 
-    For its ``__getattr__``.
+    For the ``__getattr__`` of `owner`.
     """
-    if hasattr(type(owner), name):  # a property that has failed: its own error is the one to see
+    if hasattr(type(owner), name):  # a property that has failed: raise its own error
         object.__getattribute__(owner, name)
     why = None if name.startswith("_") else why_not(name)
     said = f"{type(owner).__name__} has no {name!r}" + (f": {why}" if why else "")

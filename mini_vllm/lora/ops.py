@@ -1,6 +1,6 @@
-"""What adapters add to the output of a Linear, on a CPU: ``y += B (A x)``, each row with its own.
+"""Adds adapters to the output of a Linear on a CPU: ``y += B (A x)``, with each row's own adapter.
 
-Two ways, for two kinds of steps::
+Two functions, for two kinds of steps::
 
     apply_dense     every row with every adapter, then forget what is foreign    many adapters,
                     x [T, in] @ all A -> h [T, slots * r], 0 where foreign       few rows: decodes
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-# From this many rows an adapter on, a product of its own costs less than one with all of them.
+# With at least so many rows for each adapter, one product for each is faster than one for all.
 MIN_GROUP_ROWS = 32
 
 
@@ -82,5 +82,5 @@ def apply_grouped(
 
 
 def prefer_groups(num_rows: int, num_adapters: int) -> bool:
-    """Whether :func:`apply_grouped` is the faster way for ``num_rows`` with ``num_adapters``."""
+    """Whether :func:`apply_grouped` is faster for ``num_rows`` rows with ``num_adapters``."""
     return num_rows >= MIN_GROUP_ROWS * num_adapters

@@ -1,4 +1,4 @@
-"""What an adapter's config and the names of its tensors mean: PEFT's rules, read exactly.
+"""Reads an adapter's config and the names of its tensors, by PEFT's rules.
 
 An adapter adds ``scale * B (A x)`` to the output ``W x`` of a linear layer. A is ``[r, in]``, B is
 ``[out, r]``, and the scale follows from the config::
@@ -23,7 +23,7 @@ from mini_vllm.json_files import parse_json
 
 PREFIX = "base_model.model."
 
-# Keys that, if set, make an adapter more than a sum of products, and what they ask for.
+# Keys that are not supported, because the adapter is then more than a product, and why.
 UNSUPPORTED = {
     "use_dora": "DoRA scales each row by a norm that depends on the base's weights",
     "modules_to_save": "it replaces whole modules of the base",
@@ -40,8 +40,8 @@ UNSUPPORTED = {
 }
 
 
-# Ways to begin a training that move a part of the base's weights into the adapter. Such an adapter
-# belongs to what was left of them; PEFT saves it as one of the base only if it is asked to.
+# Initialisations that move a part of the base's weights into the adapter. Such an adapter fits only
+# the remaining weights, unless PEFT converts it when it is saved.
 SPLIT_OFF = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
@@ -73,13 +73,13 @@ def check_alpha_pattern(patterns: Any) -> None:
 
 
 def whole_name(pattern: str) -> str:
-    """A regular expression for a module's whole name, from one for its end behind a dot."""
+    """A regular expression for a module's whole name, from one for its last parts."""
     return rf"(.*\.)?({pattern})$"
 
 
 @dataclass(frozen=True)
 class PEFTHelper:
-    """The fields of ``adapter_config.json`` that decide what an adapter computes.
+    """The fields of ``adapter_config.json`` that determine what an adapter computes.
 
     Source: vllm/lora/peft_helper.py#L20-L128 (PEFTHelper) @ v0.22.1
     """
@@ -134,10 +134,10 @@ class PEFTHelper:
         )
 
     def validate_legal(self) -> None:
-        """Refuse what cannot be served, all reasons in one message.
+        """Refuse an unsupported adapter, with all reasons in one message.
 
-        Ranks are not looked at: that of a module is the number of rows of its A, whatever the
-        config says.
+        Ranks are not checked here: the rank of a module is the number of rows of its A, whatever
+        the config says.
 
         Raises:
             ValueError: for another ``peft_type``, a bias, an adapter that was split off the

@@ -1,12 +1,12 @@
-"""From an adapter's name to its identity: what it contains.
+"""Identifies adapters by their contents.
 
-A key names an adapter everywhere inside the engine: in the scheduler's gate, in the hash of every
-KV block, in the slots. It is the name and a digest of the files::
+Inside the engine an adapter is identified by its key: in the scheduler, in the hash of every KV
+block, and in the slots. The key is the name and a digest of the files::
 
     LoRARequest("pirate", 1, "adapters/pirate")  ->  "pirate@61eeebfa48009a99..."
 
-New weights under an old name are another adapter, so they never meet KV of the old ones. And an
-adapter that was thrown out and comes back unchanged finds its cached prefixes again.
+New weights under an old name are another adapter, so KV of the old weights is never used for them.
+An adapter that was evicted and is loaded again unchanged still hits its cached prefixes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 
 
 class AdapterFiles(NamedTuple):
-    """The bytes of an adapter, read once: what is hashed is what is loaded."""
+    """The bytes of an adapter's files, read once, so that the same bytes are hashed and loaded."""
 
     config: bytes
     weights: bytes
@@ -67,7 +67,7 @@ def read_adapter(path: str | Path) -> AdapterFiles:
 
 
 class Adapter(NamedTuple):
-    """An adapter that is registered."""
+    """A registered adapter."""
 
     key: str
     name: str
@@ -75,13 +75,13 @@ class Adapter(NamedTuple):
 
 
 class AdapterRegistry:
-    """The adapters that are registered, by their numbers."""
+    """The registered adapters, by their numbers."""
 
     def __init__(self) -> None:
         self.adapters: dict[int, Adapter] = {}
 
     def find(self, request: LoRARequest, in_use: Collection[str] = ()) -> Adapter | None:
-        """The adapter that is known by the request's number, None if its files must be read.
+        """The registered adapter with the request's number; None if its files must be read.
 
         Args:
             in_use: keys of adapters that unfinished requests use.
@@ -114,5 +114,5 @@ class AdapterRegistry:
 
     @property
     def keys(self) -> set[str]:
-        """Of all adapters that have a number."""
+        """The keys of all registered adapters."""
         return {adapter.key for adapter in self.adapters.values()}

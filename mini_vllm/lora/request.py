@@ -1,4 +1,4 @@
-"""Which adapter a request uses."""
+"""LoRARequest: the adapter of a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LoRARequest:
     """An adapter by name, number and folder. Two are equal if their names are.
 
     Args:
-        lora_name: what people call it.
+        lora_name: its name.
         lora_int_id: 1 or more; 0 means the base model. Stands for the adapter in
             ``remove_lora``, ``pin_lora`` and ``list_loras``.
         lora_path: its folder, with ``adapter_config.json`` and ``adapter_model.safetensors``.
@@ -37,7 +37,7 @@ class LoRARequest:
 
     @classmethod
     def of(cls, value: LoRARequest | Mapping[str, Any]) -> LoRARequest:
-        """What another process has sent: there it was one, here it is a mapping.
+        """A LoRARequest from itself, or from the mapping that it becomes between processes.
 
         Raises:
             ValueError: for anything else.
@@ -78,8 +78,8 @@ class LoRARequest:
 
 
 def check_lora_id(lora_id: Any) -> int:
-    """Raises ValueError for what is no whole number; whether there is such an adapter is not
-    asked."""
+    """Raises ValueError unless it is a whole number. Whether such an adapter exists is not
+    checked."""
     if type(lora_id) is not int:
         raise ValueError(f"lora_id is {show(lora_id)}; it must be the whole number of an adapter")
     return lora_id
@@ -88,7 +88,7 @@ def check_lora_id(lora_id: Any) -> int:
 def per_completion(request: LoRARequest | None) -> Iterator[LoRARequest | None]:
     """The adapter of each completion of a prompt, without end.
 
-    The first reads the folder again, if that is asked for; the others find what it has loaded.
+    Only the first has ``load_inplace``, if set; the others use the adapter that it has loaded.
 
     Raises:
         ValueError: if it is no LoRARequest.
@@ -125,7 +125,7 @@ def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
 
 
 def _name_and_path(module: str) -> tuple[str, str]:
-    """The two halves of one word of ``--lora-modules``; the path of a bundled one is empty."""
+    """Name and path from one word of ``--lora-modules``; the path of a bundled one is empty."""
     if not module.lstrip().startswith("{"):
         name, _, path = module.partition("=")
         return name, path

@@ -1,5 +1,4 @@
-"""Adapters on a GPU: two kernels for all adapters of a step. Only kernels live here:
-`kernels/lora.py` says how each is launched.
+"""Adapters on a GPU: two kernels for all adapters of a step. `kernels/lora.py` launches them.
 
     lora_shrink_kernel   h = A x     [T, in] -> [n, T, R], float32
     lora_expand_kernel   y += B h    [n, T, R] -> [T, out], in place

@@ -1,4 +1,4 @@
-"""Fewer bytes a number: formats that checkpoints come in, and how layers multiply by them."""
+"""Quantisation: the formats of checkpoints, and matrix products with quantised weights."""
 
 from mini_vllm.quantization.config import QuantizationConfig, get_quantization_config
 from mini_vllm.quantization.oneshot import oneshot

@@ -1,9 +1,9 @@
-"""What a checkpoint says about its numbers, and which method that means for each layer.
+"""The quantisation format of a checkpoint, and the method that it gives each layer.
 
     config.json["quantization_config"]  ->  a QuantizationConfig  ->  a LinearMethod for each layer
 
-Four formats are read: compressed-tensors (what llm-compressor and `oneshot` write), gptq, awq and
-fp8. `quantization="fp8"` or `"int8"` rounds a checkpoint in full precision while it is loaded.
+Supported formats: compressed-tensors (written by llm-compressor and `oneshot`), gptq, awq and fp8.
+`quantization="fp8"` or `"int8"` quantises a checkpoint in full precision while it is loaded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ KV_SCALES = {
     ".self_attn.v_proj.output_scale": ("v_scale",),
     ".self_attn.kv_scale": ("k_scale", "v_scale"),
 }
-"""What checkpoints call the scales of the KV cache.
+"""Names of the scales of the KV cache in checkpoints, and our names.
 
 Source: vllm/model_executor/model_loader/weight_utils.py#L1527-L1630 (maybe_remap_kv_scale_name)
 @ v0.22.1.
@@ -68,7 +68,7 @@ Source: vllm/model_executor/model_loader/weight_utils.py#L1527-L1630 (maybe_rema
 
 
 class QuantizationConfig(ABC):
-    """How one checkpoint's numbers are held.
+    """How the weights of one checkpoint are quantised.
 
     Source: vllm/model_executor/layers/quantization/base_config.py#L70-L214 (QuantizationConfig)
     @ v0.22.1.
@@ -78,27 +78,27 @@ class QuantizationConfig(ABC):
     blocks: Collection[str] = ()
     rounds_tied_head: bool = False
     keeps_experts: bool = False
-    """See :class:`~mini_vllm.model.layers.QuantConfig`; a checkpoint's own format never does."""
+    """See :class:`~mini_vllm.model.layers.QuantConfig`."""
     kv_cache_dtype: str | None = None
-    """What "auto" means for the KV cache; None: the model's dtype."""
+    """The KV cache's dtype for "auto"; None: the model's dtype."""
     stacked: Stacked = LlamaForCausalLM.stacked
-    """Which of the checkpoint's layers one of ours holds; rules about layers name the former."""
+    """The layers of the checkpoint that are stacked in one of ours. Rules name the checkpoint's."""
 
     @classmethod
     @abstractmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
-        """From `quantization_config`. Raises ValueError that names what is not supported."""
+        """From `quantization_config`. Raises ValueError for unsupported entries."""
 
     @abstractmethod
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
 
     def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
-        """Learn from the dtypes of the checkpoint's tensors what its config does not say."""
+        """Find unquantised layers by the dtypes of the checkpoint's tensors."""
         return
 
     def share_blocks(self, head: Linear, embedding: nn.Module) -> nn.Module:
-        """See :class:`~mini_vllm.model.layers.QuantConfig`: both stay as they are."""
+        """See :class:`~mini_vllm.model.layers.QuantConfig`. By default, nothing is shared."""
         return embedding
 
     def rename(self, name: str) -> list[str]:
@@ -127,7 +127,8 @@ class GPTQConfig(QuantizationConfig):
     ) -> None:
         self.scheme, self.lm_head, self.skipped = scheme, lm_head, list(skipped)
         self.entries = entries or {}
-        """Of GPTQ, for `dynamic`: what "+:PATTERN" changes, and which layers "-:PATTERN" leaves."""
+        """The config's entries. In `dynamic`, "+:PATTERN" changes some of them for its layers, and
+        "-:PATTERN" leaves its layers unquantised."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
@@ -172,11 +173,11 @@ class GPTQConfig(QuantizationConfig):
         )
 
     def changes_of(self, name: str) -> Mapping[str, Any] | None:
-        """What the first of `dynamic`'s rules that means the checkpoint's layer says of it; None:
-        it is not quantised.
+        """The changes of the first rule in `dynamic` that matches the checkpoint's layer; None: it
+        is not quantised.
 
         Source: vllm/model_executor/layers/quantization/utils/gptq_utils.py#L51-L69
-        (get_dynamic_override) @ v0.22.1, which asks our own name of a stacked layer.
+        (get_dynamic_override) @ v0.22.1, which matches the name of the stacked layer.
         """
         changes: Mapping[str, Any]
         for rule, changes in (self.entries.get("dynamic") or {}).items():
@@ -249,7 +250,7 @@ class Fp8Config(QuantizationConfig):
         return cls(tuple(block) if block else None, static, ignored)
 
     def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
-        """Lists of layers are written in several ways; the file itself says what is held how."""
+        """Add layers that the file does not quantise: configs list them in several ways."""
         self.ignored = [*self.ignored, *unquantized_layers(dtypes)]
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
@@ -262,10 +263,11 @@ class Fp8Config(QuantizationConfig):
 
 
 class Int8Config(QuantizationConfig):
-    """Rows rounded to int8 while loading; activations, token by token, while running.
+    """Rows of weights are quantised to int8 while loading, and each token's activations while
+    running.
 
-    The head is rounded, too: a step reads all of it. An embedding that shares its weight keeps it
-    as it is, for looking up a row costs nothing.
+    The head is quantised, too, because each step reads all of it. An embedding with the same weight
+    keeps its own unquantised copy, because it reads only a few rows.
     """
 
     name = "int8"
@@ -280,9 +282,9 @@ class Int8Config(QuantizationConfig):
 
 
 class Mxfp4Config(QuantizationConfig):
-    """Experts in mxfp4, all else in the model's dtype, as gpt-oss has it.
+    """Experts in mxfp4 and all other weights in the model's dtype, as in gpt-oss.
 
-    There is no product for it here: `moe/files.py` unpacks experts while they are loaded.
+    There is no matrix product for mxfp4 here: `moe/files.py` unpacks experts while they are loaded.
 
     Source: vllm/model_executor/layers/quantization/mxfp4.py#L41-L92 (Mxfp4Config) @ v0.22.1.
     """
@@ -337,7 +339,7 @@ class CompressedTensorsConfig(QuantizationConfig):
 
 
 class GGUFConfig(QuantizationConfig):
-    """Layers of a GGUF file hold its blocks, if all that is stacked in them has one known type.
+    """Layers keep the blocks of a GGUF file, if all parts of a stacked layer have one known type.
 
     Source: vllm/model_executor/layers/quantization/gguf.py#L49-L132 (GGUFConfig) @ v0.22.1.
     """
@@ -369,7 +371,7 @@ class GGUFConfig(QuantizationConfig):
         return GGUFLinearMethod(types.pop())
 
     def share_blocks(self, head: Linear, embedding: nn.Module) -> nn.Module:
-        """A head reads all of its weight at each step: 8 bits a number, not 16, and the file's own.
+        """Let the head and the embedding share the file's blocks: each step reads the whole head.
 
         In float32 there is no product for blocks, and nothing changes.
         """
@@ -402,8 +404,8 @@ def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:
 
 
 BY_G_IDX = ("group", "dynamic", True)
-"""What `actorder` is if columns belong to groups by `weight_g_idx`; "weight" and "static" only say
-in which order they were rounded."""
+"""Values of `actorder` for which `weight_g_idx` has the group of each column. "weight" and "static"
+concern only the order of quantisation."""
 
 
 def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
@@ -414,7 +416,7 @@ def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
         int 8, channel or tensor    int 8, token or tensor int-quantized     W8A8LinearMethod
         float 8, channel or tensor  float 8                float-quantized   Fp8LinearMethod
 
-    Raises ValueError for everything else; it names format, type, bits and strategy.
+    Raises ValueError for everything else, with format, type, bits and strategy.
 
     Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py#L608-L709
     (CompressedTensorsConfig._get_scheme_from_parts) @ v0.22.1.
@@ -466,14 +468,14 @@ FORMATS: dict[str, type[QuantizationConfig]] = {
 def register_quantization_config(
     quantization: str,
 ) -> Callable[[type[QuantizationConfig]], type[QuantizationConfig]]:
-    """A decorator for the class that reads checkpoints whose `quant_method` has this name: what a
-    general plugin uses.
+    """A decorator that registers a class for checkpoints with this `quant_method`, for plugins.
 
     Raises:
-        ValueError: if another class reads them, or it is no :class:`QuantizationConfig`.
+        ValueError: if another class is registered, or it is no :class:`QuantizationConfig`.
 
     Source: vllm/model_executor/layers/quantization/__init__.py#L59-L106
-    (register_quantization_config) @ v0.22.1. Difference: there the later one wins, with a warning.
+    (register_quantization_config) @ v0.22.1. Difference: there a later class replaces the first,
+    with a warning.
     """
 
     def register(config: type[QuantizationConfig]) -> type[QuantizationConfig]:
@@ -495,12 +497,12 @@ ONLINE: dict[str, QuantizationConfig] = {
     "fp8_per_block": Fp8Config((128, 128), online=True),
     "int8": Int8Config(),
 }
-"""What `quantization=` may ask of a checkpoint in full precision."""
+"""Values of `quantization=` for a checkpoint in full precision."""
 
 
 def find_quantization(config: Mapping[str, Any]) -> Any:
-    """What a `config.json` says about the checkpoint's numbers: also by compressed-tensors' old
-    name, or in the part of a model that sees which speaks of its decoder."""
+    """The quantisation entry of a `config.json`: under either name, or in the `text_config` of a
+    vision-language model."""
     text = config.get("text_config")
     for home in (config, text if isinstance(text, Mapping) else {}):
         for name in ("quantization_config", "compression_config"):
@@ -514,9 +516,9 @@ def get_quantization_config(
     quantization: str | None = None,
     hf_overrides: Mapping[str, Any] | None = None,
 ) -> QuantizationConfig | None:
-    """How the checkpoint in `folder` is to be held; None: in the model's dtype.
+    """The quantisation of the checkpoint in `folder`; None: it is in the model's dtype.
 
-    `hf_overrides` are entries that count for more than those of its `config.json`.
+    `hf_overrides` are entries that override those of its `config.json`.
 
     Raises ValueError for an unknown format, and for a `quantization` that contradicts it.
 

@@ -1,8 +1,8 @@
-"""Products of quantised weights that a CPU computes fast.
+"""Fast matrix products with quantised weights on a CPU.
 
-`kernels/cpu.cpp` has them all. Without a compiler oneDNN has that of int8, but not on every
-machine: it overflows silently without the newest instructions. So it is probed once, on a small
-example with the largest numbers that may occur, and not used if that fails.
+`kernels/cpu.cpp` has all of them. Without a compiler, oneDNN has one for int8, but not on every
+machine: without VNNI instructions it overflows silently. So it is tested once, on a small example
+with the largest numbers that may occur, and not used if the result is wrong.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ GROUPS = (256, 128, 64, 32)
 
 # ---------------------------------------------------------------- int8 x int8
 def int8_form(weight: Tensor) -> Int8Form:
-    """The form in which int8 `weight` `[N, K]` is multiplied fastest here.
+    """The form of int8 `weight` `[N, K]` for the fastest product on this machine.
 
-    Our own; without a compiler oneDNN's, if its product is exact; neither on a GPU, or where
-    Triton's interpreter is to show its kernels.
+    "native" is that of `cpu.cpp`; without a compiler, "onednn" if its product is exact. "plain" on
+    a GPU, and where Triton's interpreter runs its kernels.
     """
     if not platform_of(weight.device).is_host or can_launch(weight):
         return "plain"
@@ -47,8 +47,8 @@ def pack_int8(weight: Tensor, form: Int8Form) -> Tensor:
 def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     """(x - 128) @ weight^T * scale: `[T, K]` uint8 -> `[T, N]` float32; `scale` is `[N]`.
 
-    Activations are unsigned, with 128 for zero: the instruction multiplies unsigned by signed,
-    and with signed ones oneDNN falls back to code that is hundreds of times slower.
+    Activations are unsigned, with zero point 128: the instruction multiplies unsigned by signed
+    numbers, and for signed activations oneDNN uses code that is hundreds of times slower.
     """
     zeros = zero_points(len(scale))
     return torch.ops.onednn.qlinear_pointwise(
@@ -58,7 +58,7 @@ def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
 
 @functools.cache
 def zero_points(rows: int) -> Tensor:
-    """Of symmetric weights: made once for every size."""
+    """Zero points of symmetric weights, made once for each size."""
     return torch.zeros(rows, dtype=torch.int64)
 
 
@@ -81,21 +81,21 @@ def can_multiply_int8() -> bool:
 
 # ---------------------------------------------------------------- numbers in groups
 def group_size(columns: int, group: int) -> int | None:
-    """A group size that our product supports, and whose groups lie inside the given ones."""
+    """The largest supported group size that divides the given one."""
     return next((g for g in GROUPS if group % g == 0 and columns % g == 0), None)
 
 
 def hold_groups(
     layer: Linear, numbers: Tensor, scale: Tensor, shift: Tensor | None, middle: int
 ) -> bool:
-    """Keep the weight (number - middle) * scale + shift as `cpu.cpp` reads it, if it can.
+    """Store the weight (number - middle) * scale + shift in the layout of `cpu.cpp`, if possible.
 
     `numbers` `[N, K]` are int32 of 0 .. 15, or int8; `scale` and `shift` `[N, G]` become float16,
-    in which each must stay within half a step of bfloat16. The layer gets `words`, `scale`,
-    `shift`, `middle` and `matrix`.
+    whose error must be at most half a step of bfloat16. The layer gets `words`, `scale`, `shift`,
+    `middle` and `matrix`.
 
     Returns:
-        Whether it is kept so; else nothing has changed.
+        Whether it was possible; if not, nothing has changed.
     """
     rows, columns = numbers.shape
     size = group_size(columns, columns // scale.shape[1])
@@ -116,7 +116,8 @@ def hold_groups(
 
 
 def matrix_of(words: Tensor, scale: Tensor, shift: Tensor | None, middle: int) -> native.Matrix:
-    """`Matrix.of_groups`; a wrong wish of when to unpack it fails here, and not in a request."""
+    """`Matrix.of_groups`, after a check of the environment variable that says when to unpack it: so
+    a wrong value fails here, and not in a request."""
     unpacked.pinned()
     return native.Matrix.of_groups(words, scale, shift, middle)
 
@@ -126,7 +127,7 @@ def as_float16(numbers: Tensor) -> Tensor:
 
 
 def all_fit(kept: Sequence[Tensor | None], wanted: Sequence[Tensor | None]) -> bool:
-    """Whether each number that was rounded to float16 is as near as bfloat16 would be."""
+    """Whether the error of each float16 number is at most that of bfloat16."""
     return all(
         a is None or b is None or bool(((a.float() - b.float()).abs() <= b.abs() * 2**-8).all())
         for a, b in zip(kept, wanted, strict=True)
@@ -134,7 +135,7 @@ def all_fit(kept: Sequence[Tensor | None], wanted: Sequence[Tensor | None]) -> b
 
 
 def groups_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight^T + bias `[T, K] -> [T, N]`, for a layer whose weight is held in groups."""
+    """x @ weight^T + bias `[T, K] -> [T, N]`, for a layer whose weight is stored in groups."""
     matrix = cast(native.Matrix, layer.matrix)
     if not native.can_run(x):
         bias = None if bias is None else bias.to(x.dtype)
@@ -145,7 +146,7 @@ def groups_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def groups_weight(layer: Linear) -> Tensor:
-    """The weight `[N, K]` in float32 that a layer holds in groups."""
+    """The float32 weight `[N, K]` of a layer that stores it in groups."""
     shift = None if layer.shift is None else layer.shift.t()
     numbers = unpacked.numbers_of(layer.words)
     return unpacked.floats_of(numbers, layer.scale.t(), shift, layer.middle)
@@ -153,7 +154,7 @@ def groups_weight(layer: Linear) -> Tensor:
 
 def group_rows(layer: Linear, rows: Tensor) -> Tensor:
     """Some rows of that weight, `[T] -> [T, K]`."""
-    block = layer.words[rows // native.ROWS, :, rows % native.ROWS]  # as one of which each row is 1
+    block = layer.words[rows // native.ROWS, :, rows % native.ROWS]  # one packed block for each row
     shift = None if layer.shift is None else layer.shift[:, rows].t()
     numbers = unpacked.numbers_of(block[:, :, None])
     return unpacked.floats_of(numbers, layer.scale[:, rows].t(), shift, layer.middle)

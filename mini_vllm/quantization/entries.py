@@ -1,7 +1,4 @@
-"""The entries of a checkpoint's `quantization_config`, and what they may be.
-
-A file may hold anything: what is read is checked first, and an error names the entry.
-"""
+"""Checks of the entries of a checkpoint's `quantization_config`. Errors name the entry."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def one_of(config: Mapping[str, Any], key: str, allowed: Sequence[Any], default:
 
 
 def check_kinds(config: Any) -> None:
-    """Raise ValueError, with its name, for what is of another kind than any format has there."""
+    """Raise ValueError for an entry whose type no format allows."""
     check_kind("quantization_config", config, Mapping, "an object")
     for key in NAMES_OF_LAYERS:
         check_names(key, config.get(key))

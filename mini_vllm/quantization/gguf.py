@@ -1,13 +1,13 @@
-"""Blocks of a GGUF file that stay as they are: 4 or 8 bits a weight, in groups of 32.
+"""Layers that keep the quantised blocks of a GGUF file: 4 or 8 bits a weight, in groups of 32.
 
     Q4_0   d | 32 x 4 bits            weight = (q - 8) * d
     Q4_1   d | m | 32 x 4 bits        weight = q * d + m
     Q8_0   d | 32 x 8 bits, signed    weight = q * d
 
-d and m are float16. Of two weights in a byte the lower bits are weight i, the upper weight i + 16.
-All three are `q * scale + shift`, and so they are kept: no number is rounded again. What then
-multiplies is a product of `cpu.cpp` (a CPU, not in float32), which reads them as they are; or the
-weight is made for each product, in float32, and every bit is that of the file.
+d and m are float16. In a byte with two weights, the lower bits are weight i and the upper bits
+weight i + 16. All three are stored as `q * scale + shift`, without rounding again. On a CPU, except
+in float32, a product of `cpu.cpp` reads them directly. Otherwise the weight is dequantised in
+float32 for each product, which is exact.
 
 Source: vllm/model_executor/layers/quantization/gguf.py#L429-L558 (GGUFLinearMethod) @ v0.22.1.
 """
@@ -28,7 +28,7 @@ from mini_vllm.quantization.packing import pack_int32, unpack_int32
 from mini_vllm.quantization.wna16 import register
 
 SOME_ROWS = 512
-"""Rows that are packed at a time: what is made of them stays in a cache."""
+"""Rows that are packed at a time: few enough to stay in the CPU's cache."""
 
 
 class GGUFLinearMethod:
@@ -63,14 +63,14 @@ class GGUFLinearMethod:
         layer.scale, layer.shift = scale.contiguous(), shift.contiguous()
 
     def _pack(self, layer: Linear, blocks: Tensor) -> None:
-        """Bring the blocks `[N, G, bytes]` into the order that `cpu.cpp` reads, in their memory.
+        """Convert the blocks `[N, G, bytes]` into the layout of `cpu.cpp`, in the same memory.
 
-        A group's numbers and floats take what its block took. So some rows at a time are read, and
-        written packed from the beginning on, where nothing is left to read; and behind all of
-        them their floats, `[G, N]` each.
+        Packed numbers and floats of a group need as many bytes as its block. So some rows at a time
+        are read, and their packed numbers are written over rows that were read before. The floats,
+        `[G, N]` each, follow after all numbers.
         """
         memory, end = blocks.view(-1), 0
-        # Made once: small tensors that stay among large ones that go would hold room open.
+        # One allocation: small tensors that outlive large ones would fragment the memory.
         floats = torch.empty(2, *blocks.shape[:2], dtype=torch.float16)
         parts = (part.split(SOME_ROWS) for part in (blocks, *floats))
         for some, scale, shift in zip(*parts, strict=True):
@@ -109,7 +109,7 @@ class GGUFLinearMethod:
         return F.linear(x, self.weight(layer).to(x.dtype), bias)
 
     def weight(self, layer: Linear) -> Tensor:
-        """The float32 weight that the blocks mean, `[N, K]`."""
+        """The dequantised float32 weight, `[N, K]`."""
         q = layer.words if self.bits == 8 else unpack_int32(layer.words, 4, 1, layer.input_size)
         groups = q.float().unflatten(1, (-1, GROUP))
         scale, shift = (numbers.float()[..., None] for numbers in (layer.scale, layer.shift))
@@ -117,21 +117,21 @@ class GGUFLinearMethod:
 
 
 class BlockEmbedding(nn.Module):
-    """An embedding that reads its rows from `head`, whose blocks are its own as well.
+    """An embedding that reads its rows from the quantised blocks of `head`.
 
-    So the weight that both use is in memory once, and as small as in the file.
+    So the weight of both is in memory once, and as small as in the file.
     """
 
     is_whole = True
 
     def __init__(self, head: Linear) -> None:
         super().__init__()
-        self.layers = (head,)  # in a tuple: it is the model's part, not this one's
+        self.layers = (head,)  # in a tuple, so that it is not a submodule of this module
         self.dtype = torch.get_default_dtype()
 
     @property
     def weight(self) -> Tensor:
-        """All rows `[vocab, hidden]`: a copy, made each time."""
+        """All rows `[vocab, hidden]`, dequantised at each access."""
         return cpu_products.groups_weight(self.layers[0]).to(self.dtype)
 
     def forward(self, input_ids: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.wna16 import register
 
 MAX_INT8 = 127
-MAX_ROWS = 1024  # that are in float32 at a time
-MIN_SCALE = 1e-10 / MAX_INT8  # of a token of zeros: nothing to divide by
+MAX_ROWS = 1024  # rows that are converted to float32 at a time
+MIN_SCALE = 1e-10 / MAX_INT8  # scale of a token of zeros, to avoid a division by 0
 
 
 def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,7 +57,7 @@ class W8A8LinearMethod:
 
     Args:
         per_tensor: the checkpoint has one scale for each projection.
-        static: it has a scale for the activations, too.
+        static: the checkpoint has a scale for the activations, too.
 
     Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py#L26-L112
     (CompressedTensorsW8A8Int8) @ v0.22.1.
@@ -89,7 +89,7 @@ class W8A8LinearMethod:
         hold_int8(layer, layer.weight.data, scale)
 
     def _input_scale(self, layer: Linear) -> Tensor:
-        """The scale of all activations: the largest of the stacked projections' own."""
+        """The scale of all activations: the largest one of the stacked projections."""
         scales = layer.input_scale.data
         bad = scales[~(torch.isfinite(scales) & (scales > 0))]
         if len(bad):
@@ -104,7 +104,7 @@ class W8A8LinearMethod:
 
 
 class Int8OnlineLinearMethod:
-    """A checkpoint in the model's dtype, its rows rounded to int8 while it is loaded."""
+    """A checkpoint in the model's dtype; rows are quantised to int8 while it is loaded."""
 
     def create_weights(self, layer: Linear) -> None:
         layer.weight = nn.Parameter(torch.empty(sum(layer.output_sizes), layer.input_size))
@@ -128,7 +128,7 @@ class Int8OnlineLinearMethod:
 def rows_of_scales(layer: Linear, scale: Tensor) -> Tensor:
     """A scale for each row `[N, 1]`, from one for each row or for each stacked projection.
 
-    Upstream quantises a fused matrix anew with its largest scale, for its kernel takes one.
+    vLLM quantises a fused matrix again with its largest scale, because its kernel takes only one.
     """
     if scale.dim() == 2:
         return scale
@@ -146,7 +146,7 @@ def check_scales(layer: Linear, scale: Tensor) -> None:
 
 
 def hold_int8(layer: Linear, weight: Tensor, scale: Tensor) -> None:
-    """Keep int8 `weight` `[N, K]` in the form that is fastest to multiply, and no other."""
+    """Store int8 `weight` `[N, K]` only in the form of the fastest product."""
     layer.weight, layer.row_scale = None, scale.contiguous()
     layer.form = cpu_products.int8_form(weight)
     layer.int8 = cpu_products.pack_int8(weight, layer.form)
@@ -158,7 +158,7 @@ def hold_int8(layer: Linear, weight: Tensor, scale: Tensor) -> None:
 def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     if layer.matrix is not None and native.can_run(x):
         return native.multiply(x, layer.matrix, bias)
-    if layer.input_scale is not None:  # one scale for all tokens, measured when it was made
+    if layer.input_scale is not None:  # one scale for all tokens, from the checkpoint
         x_scale = layer.input_scale.repeat(len(x), 1)
         quantized = (x.float() / x_scale).round().clamp(-MAX_INT8 - 1, MAX_INT8).to(torch.int8)
     elif can_launch(x):
@@ -170,12 +170,12 @@ def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def packed_product(layer: Linear, x: Tensor, x_scale: Tensor) -> Tensor:
-    """`scaled_product` by what the layer's weight was packed for."""
+    """`scaled_product` with the packed weight of the layer."""
     weight, scale = layer.int8, layer.row_scale
     if layer.form == "onednn":
         unsigned = x.view(torch.uint8) ^ 128  # + 128, as bits
         return cpu_products.int8_product(unsigned, weight, scale[:, 0]).mul_(x_scale)
-    if layer.form == "native":  # a dtype that it does not know, or while compiling
+    if layer.form == "native":  # for a dtype that `cpu.cpp` does not support, or while compiling
         weight = native.unpack_int8(weight, x.shape[1])
     product = w8a8_product if can_launch(x) else scaled_product
     return product(x, x_scale, weight, scale)

@@ -1,12 +1,11 @@
-"""Which layers a rule of a checkpoint means: rules name its modules, and ours may hold several.
+"""Which layers a rule of a checkpoint matches: rules name its modules; ours may stack several.
 
     rule               "re:.*v_proj"
-    the checkpoint's   model.layers.0.self_attn.q_proj, ....k_proj, ....v_proj    one is meant
-    ours               model.layers.0.self_attn.qkv_proj                          holds all three
+    the checkpoint's   model.layers.0.self_attn.q_proj, ....k_proj, ....v_proj    one matches
+    ours               model.layers.0.self_attn.qkv_proj                          stacks all three
 
-A pattern is asked of the parts of a stacked layer, and never of its own name, which no checkpoint
-knows: "re:.*v_proj" would find itself in "qkv_proj". All parts must come out alike, for half a
-matrix cannot be held in another way.
+A pattern is matched with the parts of a stacked layer, and not with its own name, which is unknown
+to checkpoints: "re:.*v_proj" would match "qkv_proj". All parts must be quantised in the same way.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Stacked = Mapping[str, Sequence[str]]
-"""The projections that one matrix holds, {"qkv_proj": ["q_proj", ...]}: `stacked` of a model."""
+"""The projections in one matrix, {"qkv_proj": ["q_proj", ...]}: `stacked` of a model."""
 
 
 def shards_of(prefix: str, stacked: Stacked) -> list[str]:
-    """The checkpoint's names of the layers that `prefix` holds: one, or those stacked in it."""
+    """The checkpoint's names of the layer `prefix`: one, or those stacked in it."""
     parent, _, name = prefix.rpartition(".")
     return [f"{parent}.{part}" if parent else part for part in stacked.get(name, [name])]
 
 
 def means(rule: str, name: str) -> bool:
-    """Whether a rule means the module `name`: a whole name, or a pattern after "re:" that fits its
-    beginning."""
+    """Whether a rule matches the module `name`: a whole name, or a pattern after "re:" that matches
+    its beginning."""
     if rule.startswith("re:"):
         return re.match(rule.removeprefix("re:"), name) is not None
     return rule == name

@@ -1,6 +1,6 @@
 """Weights of 4 or 8 bits in groups, activations as they are (W4A16, W8A16).
 
-Three formats of checkpoints, one form of ours. Each unpacks what its files hold:
+Three formats of checkpoints are unpacked into one form of ours:
 
     compressed-tensors   weight_packed [N, K / 8], packed along K      zero points packed along N
     GPTQ                 qweight [K / 8, N], packed along K            zero - 1, unless gptq_v2
@@ -8,9 +8,9 @@ Three formats of checkpoints, one form of ours. Each unpacks what its files hold
 
     ours                 stored [N, K], scale [N, G], zero [N, G], perhaps an order of the columns
 
-What then stays in memory is either what `cpu.cpp` multiplies by (a CPU, not in float32), or 32-bit
-words in the order of compressed-tensors, which are unpacked for each product (float32: every bit
-right) or read by a Triton kernel.
+In memory the weight is then either in the layout of `cpu.cpp` (on a CPU, except in float32), or in
+32-bit words in the order of compressed-tensors. These are unpacked for each product (exact in
+float32) or read by a Triton kernel.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def register(layer: nn.Module, name: str, value: Tensor, **spec: Any) -> None:
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a checkpoint says about its weights.
+    """How the weights of a checkpoint are packed.
 
     Args:
         bits: 4 or 8.
-        group_size: columns that share a scale; -1: a whole row does.
-        symmetric: zero is 2^(bits-1) everywhere, whatever the file says.
-        act_order: columns belong to groups as `g_idx` says, not by their order.
+        group_size: columns that share a scale; -1: a whole row.
+        symmetric: zero is 2^(bits-1) everywhere; zero points in the file are ignored.
+        act_order: `g_idx` has the group of each column.
     """
 
     format: Format
@@ -151,7 +151,7 @@ class WNA16LinearMethod:
         register(layer, "qzeros", zeros, out_pack=8, **by_group)
 
     def _by_group(self, layer: Linear, out_dim: int, in_dim: int) -> dict[str, Any]:
-        """How scales count columns; one scale a row is the same for all of them."""
+        """The spec of scales by group; one scale a row does not depend on the columns."""
         if self.scheme.group_size == -1:
             return dict(out_dim=out_dim)
         return dict(out_dim=out_dim, in_dim=in_dim, in_pack=self.scheme.group_size)
@@ -172,10 +172,10 @@ class WNA16LinearMethod:
             layer.scale, layer.zero = scale, zero.to(torch.uint8)
 
     def _hold_groups(self, layer: Linear, stored: Tensor, scale: Tensor, zero: Tensor) -> bool:
-        """Keep the weight for a CPU's product of groups; False: there is none for it."""
+        """Store the weight for the CPU's product of groups; False if there is none for it."""
         middle = 2 ** (self.scheme.bits - 1)
         shift = None if (zero == middle).all() else (middle - zero) * scale
-        if self.scheme.bits == 8:  # int8 is less the middle already
+        if self.scheme.bits == 8:  # as int8, with the middle subtracted
             stored, middle = (stored - middle).to(torch.int8), 0
         return cpu_products.hold_groups(layer, stored, scale, shift, middle)
 
@@ -201,17 +201,18 @@ class WNA16LinearMethod:
         return stored, scale, unpack_gptq_zeros(layer.qzeros, scheme.bits, is_v2).T
 
     def _check_shape(self, layer: Linear) -> None:
-        """Raise ValueError if the file gives a projection, or all in one, another shape."""
+        """Raise ValueError if `weight_shape` is neither that of a projection nor of the stacked
+        layer."""
         parts = [[part.output_size, part.input_size] for part in layer.whole_parts]
         stacked = [sum(rows for rows, _ in parts), parts[0][1]]
         for found, wanted in zip(layer.weight_shape.tolist(), parts, strict=True):
-            if any(found) and found not in (wanted, stacked):  # zeros: the file does not say
+            if any(found) and found not in (wanted, stacked):  # zeros: the file has no such entry
                 raise ValueError(
                     f"{layer.prefix!r} has a weight_shape of {found}; config.json asks for {wanted}"
                 )
 
     def _column_order(self, layer: Linear) -> Tensor | None:
-        """Columns sorted by their group, or None if they are. All groups must be equally large."""
+        """The columns sorted by group; None if they are in order. Groups must be equally large."""
         if not self.scheme.act_order:
             return None
         g_idx = getattr(layer, "weight_g_idx", None)
@@ -243,6 +244,6 @@ class WNA16LinearMethod:
         return F.linear(x, self.weight(layer).to(x.dtype), bias)
 
     def weight(self, layer: Linear) -> Tensor:
-        """The float32 weight that the words mean, `[N, K]`, columns in our order."""
+        """The dequantised float32 weight, `[N, K]`, with columns in our order."""
         stored = unpack_int32(layer.words, self.scheme.bits, 1, layer.input_size)
         return dequantize(stored, layer.scale, layer.zero.int())

@@ -3,7 +3,7 @@
     original ─► calibration texts ─► SmoothQuant or AWQ: move scales between layers
                                  ─► rounding or GPTQ: numbers, scales, zeros ─► folder
 
-Named after llm-compressor's function, which does the same for models of any size.
+The name is that of llm-compressor's function, which does the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from mini_vllm.quantization.packing import choose_qparams, dequantize, quantize
 
 ALGORITHMS = ("rtn", "gptq", "awq", "smoothquant")
 LEAST_GROUP = 16
-"""Smaller groups are not chosen unasked: their scales would take as much room as their numbers."""
+"""Smallest group size that is chosen automatically: scales of smaller groups would take too many
+bytes."""
 
 
 def oneshot(
@@ -111,7 +112,7 @@ def _preset(scheme: str, group_size: int | None) -> Preset:
 
 
 def _fitting(preset: Preset, model: LlamaForCausalLM, ignore: Sequence[str]) -> Preset:
-    """The preset with a group size that divides all rows; as it is if only a tiny one does."""
+    """The preset with a group size that divides all rows, if one of at least LEAST_GROUP does."""
     layers = [(name, each) for name, each in model.named_modules() if isinstance(each, Linear)]
     names = {name: model.checkpoint_prefix(name) for name, _ in layers}
     columns = {
@@ -163,7 +164,7 @@ def _check(
 
 
 def load_original(source: Path) -> LlamaForCausalLM:
-    """The model with its weights as the file has them, not yet in a form for products."""
+    """The model with the weights of the file, before they are packed for matrix products."""
     from mini_vllm.model.build import Build, default_dtype
     from mini_vllm.model.registry import resolve_model_class
     from mini_vllm.model.sharded_loader import load_parts
@@ -178,7 +179,7 @@ def load_original(source: Path) -> LlamaForCausalLM:
 
 
 def always_kept(model: LlamaForCausalLM) -> list[str]:
-    """What every engine keeps as it is: layers that choose experts, and what looks at pictures."""
+    """Layers that no engine quantises: routers of experts, and vision towers."""
     routers = [
         f"{name}.gate" for name, each in model.named_modules() if isinstance(each, SparseMoE)
     ]
@@ -186,7 +187,7 @@ def always_kept(model: LlamaForCausalLM) -> list[str]:
 
 
 def _check_norms(model: LlamaForCausalLM, algorithm: str) -> None:
-    """Raise ValueError unless each layer has the parts that `readers` names."""
+    """Raise ValueError unless each layer has the parts that `readers` uses."""
     if type(model).decoder.layer is not DecoderLayer:
         raise ValueError(
             f"algorithm {algorithm!r} moves scales into the norms before attention and MLP, which "
@@ -195,7 +196,7 @@ def _check_norms(model: LlamaForCausalLM, algorithm: str) -> None:
 
 
 def readers(model: LlamaForCausalLM) -> list[tuple[str, RMSNorm, Linear]]:
-    """Each layer that reads a norm, with the norm: one stacked matrix holds all its readers."""
+    """Each linear layer whose input is the output of a norm, with that norm."""
     found = []
     for index, layer in enumerate(model.model.layers):
         name = f"model.layers.{index}"
@@ -231,12 +232,12 @@ def _scale_by_importance(
 
 
 def _parts(model: LlamaForCausalLM, name: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What a checkpoint holds of one parameter in full precision: a tensor a projection."""
+    """The tensors of one parameter in a checkpoint in full precision: one for each projection."""
     return {file: part.to(dtype) for file, part in _projections(model, name).items()}
 
 
 def _projections(model: LlamaForCausalLM, name: str) -> dict[str, Tensor]:
-    """The parts of a parameter that are tensors of their own in a checkpoint, by its names."""
+    """The parts of a parameter that are separate tensors in a checkpoint, by their names there."""
     from mini_vllm.model.sharded_loader import names_in_file
 
     parameter, names = model.get_parameter(name).data, names_in_file(model, name)
@@ -309,6 +310,6 @@ def _quantize_one(
         stored = quantize(weight, scale, zero, preset.bits)
     if not act_order:
         group = None
-    elif group is None:  # an expert that no calibration token reached: columns in their order
+    elif group is None:  # an expert without calibration tokens: columns keep their order
         group = torch.arange(weight.shape[1]) // (weight.shape[1] // scale.shape[1])
     return packed_tensors(preset, stored, scale.to(dtype), zero, group)

@@ -1,4 +1,4 @@
-"""What reaches each layer on calibration texts: magnitudes, a sample, and the Hessian."""
+"""Inputs of each layer on calibration texts: magnitudes, a sample, and the Hessian."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mini_vllm.model.layers import Linear
 from mini_vllm.model.llama import LlamaForCausalLM
 
 MAX_SAMPLE = 512
-"""Rows of inputs that a search may try its candidates on."""
+"""Rows of inputs that are kept to evaluate candidates on."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ def run_prompt(model: LlamaForCausalLM, token_ids: Sequence[int]) -> Tensor:
 def watch_inputs(
     model: LlamaForCausalLM, prompts: Sequence[Sequence[int]], max_tokens: int = 512
 ) -> dict[str, LayerInputs]:
-    """What each linear layer reads while the model runs the prompts, by the layer's name."""
+    """The inputs of each linear layer while the model runs the prompts, by the layer's name."""
     inputs: dict[str, LayerInputs] = {}
     hooks = []
     for name, module in model.named_modules():

@@ -1,8 +1,8 @@
-"""Plant outliers into a model that has none: the same function, and harder to round.
+"""Add outliers to a model that has none. It computes the same function, but is harder to quantise.
 
-Large models have channels a hundred times as loud as the others; the bundled one has not. Each
-norm's weight is multiplied in some channels, and the columns that read them are divided: every
-logit stays what it was, in float32. Rounding then meets loud activations.
+Large models have channels whose activations are a hundred times as large as others; the bundled
+model has none. Here the weight of each norm is multiplied in some channels, and the columns that
+read these channels are divided. In float32 the logits stay the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mini_vllm.quantization.oneshot.writer import write_folder
 def plant_outliers(
     model: str | Path, output_dir: str | Path, factor: float = 64.0, every: int = 24
 ) -> Path:
-    """Write a copy of a checkpoint with loud channels into the new folder `output_dir`.
+    """Write a copy of a checkpoint with outlier channels into the new folder `output_dir`.
 
     Args:
         model: a bundled model's name, or a folder with a checkpoint in full precision.
-        factor: how much louder each `every`-th channel becomes. A power of two changes no logit
-            at all.
+        factor: by which each `every`-th channel is multiplied. A power of two changes no logit at
+            all.
     """
     from mini_vllm.quantization.oneshot import load_original, original_tensors, readers
 

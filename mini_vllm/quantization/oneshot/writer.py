@@ -1,4 +1,4 @@
-"""Write a compressed-tensors folder: what vLLM, transformers and this engine read."""
+"""Write a folder in compressed-tensors format, which vLLM, transformers and this engine read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mini_vllm.json_files import read_json
 from mini_vllm.quantization.packing import pack_int32
 
 NOT_COPIED = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "training_report.json")
-"""The weights of the original, in whatever form, and what was measured with them."""
+"""Weights of the original in any format, and its training report."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A scheme by compressed-tensors' name: how weights and activations are held."""
+    """A scheme of compressed-tensors: how weights and activations are quantised."""
 
     format: str
     kind: str  # "int" or "float"
@@ -86,7 +86,7 @@ PRESETS = {
 def packed_tensors(
     preset: Preset, stored: Tensor, scale: Tensor, zero: Tensor, group: Tensor | None
 ) -> dict[str, Tensor]:
-    """What a file holds of one projection of the pack-quantized format, by suffix."""
+    """The tensors of one projection in the pack-quantized format, by suffix."""
     tensors = {
         "weight_packed": pack_int32(stored, preset.bits, 1),
         "weight_scale": scale,
@@ -104,8 +104,8 @@ def write_folder(
 ) -> None:
     """`target` becomes a copy of `source` with other tensors and a `quantization_config`, if any.
 
-    Written beside it first and then renamed: a folder with the name is a whole one. What cannot be
-    finished, for a disk is full, is removed.
+    The copy is written beside it first and then renamed, so a folder `target` is always complete.
+    After an error the partial copy is removed.
 
     Raises OSError if it cannot be written.
     """

@@ -65,7 +65,7 @@ def test_a_word_shows_the_options_that_have_it(
 ) -> None:
     said = screen(f"serve --help={pattern}", capsys)
     assert "--max-num-seqs" in said and "--max-model-len" not in said
-    assert "Most requests that may be running" in said
+    assert "Most running requests" in said
 
 
 def test_a_part_of_a_name_shows_several(capsys: pytest.CaptureFixture[str]) -> None:

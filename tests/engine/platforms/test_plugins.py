@@ -185,7 +185,7 @@ def test_names_that_are_taken(install: Install) -> None:
     registry.register_model("MineForCausalLM", "a:B")
     registry.register_model("MineForCausalLM", "a:B")
     with pytest.raises(
-        ValueError, match="'MineForCausalLM' is run by a:B already; c:D cannot take"
+        ValueError, match="'MineForCausalLM' is run by a:B already; c:D cannot replace it"
     ):
         registry.register_model("MineForCausalLM", "c:D")
     with pytest.raises(ValueError, match="'MixtralForCausalLM' is run by the table of a family"):
