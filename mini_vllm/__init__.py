@@ -1,7 +1,7 @@
 """mini_vllm: a small, real LLM inference engine built after vLLM V1.
 
-The names a user needs live here and load lazily, so that ``import mini_vllm`` costs
-milliseconds and the pure core (scheduling, KV bookkeeping) can be used without torch.
+The public names are here and are imported lazily. So ``import mini_vllm`` takes milliseconds, and
+the core (scheduling, KV cache management) can be used without torch.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _LAZY = {
 }
 
 
-if not TYPE_CHECKING:  # type checkers know the names above, and that there are no others
+if not TYPE_CHECKING:  # type checkers use the imports above
 
     def __getattr__(name: str) -> object:
         if name not in _LAZY:

@@ -1,9 +1,9 @@
-"""Lets a program that imports `vllm` run on this engine, unchanged::
+"""Lets a program that imports `vllm` run on this engine without changes::
 
     from mini_vllm import as_vllm
     as_vllm.install()
 
-Only what is imported from vLLM by such programs is there; `docs/api.md` says what each name does.
+Only names that such programs commonly import exist; `docs/api.md` describes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 VERSION = "0.22.1"
-"""Of vLLM, whose interface this is."""
+"""The version of vLLM whose interface this is."""
 MODULES = {
     "vllm": "mini_vllm",
     "vllm.sampling_params": "mini_vllm.sampling_params",
@@ -28,13 +28,13 @@ MODULES = {
     "vllm.engine": "mini_vllm.engine",
     "vllm.engine.arg_utils": "mini_vllm.engine.arg_utils",
 }
-"""vLLM's modules, and those that are the same here."""
+"""vLLM's modules, and their counterparts here."""
 
 
 def get_tokenizer(
     tokenizer_name: str, *args: Any, revision: str | None = None, **options: Any
 ) -> Any:
-    """A tokenizer of the `transformers` kind, by the name of its model.
+    """A `transformers` tokenizer, by the name of its model.
 
     Source: vllm/tokenizers/registry.py#L196-L258 (get_tokenizer) @ v0.22.1
     """
@@ -47,12 +47,12 @@ def get_tokenizer(
 def resolve_chat_template(
     tokenizer: Any, chat_template: str | None = None, tools: Any = None, **options: Any
 ) -> str | None:
-    """The template that is given, or the tokenizer's own; None without any."""
+    """`chat_template`, or else the tokenizer's own; None if there is none."""
     return chat_template or getattr(tokenizer, "chat_template", None)
 
 
 def install() -> None:
-    """Make `vllm` and its modules this engine, in this process.
+    """Register this engine's modules as `vllm` and its modules, in this process.
 
     Raises:
         RuntimeError: if another `vllm` is imported already.

@@ -1,11 +1,11 @@
-"""What goes wrong with one request, as types: callers decide by them, never by a message's words.
+"""Errors of a request, as types. Callers distinguish errors by type, never by message.
 
 ::
 
     RequestError      raised: the request is refused        -> Fault.REQUEST   HTTP 400
-    RequestFailure    plain data: the request was let in,   -> Fault.REQUEST   HTTP 400
+    RequestFailure    plain data: the request was accepted  -> Fault.REQUEST   HTTP 400
                       and has ended with an error           -> Fault.ENGINE    HTTP 500
-    EngineDeadError   raised: the engine is gone                               HTTP 500
+    EngineDeadError   raised: the engine is dead                               HTTP 500
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SHORT.maxlevel = 3
 
 
 class VLLMValidationError(ValueError):
-    """A value of a request that cannot be served, and the parameter that holds it.
+    """An invalid value of a request's parameter.
 
     Attributes:
-        parameter: its name, as vLLM calls it; over HTTP it is the error's ``param``.
-        value: what it is.
+        parameter: the parameter's name in vLLM; over HTTP it is the error's ``param``.
+        value: the parameter's value.
 
     Source: vllm/exceptions.py#L9-L36 (VLLMValidationError) @ v0.22.1
     """
@@ -36,7 +36,7 @@ class VLLMValidationError(ValueError):
 
 
 class Fault(StrEnum):
-    """On which side the reason lies that a request is not served."""
+    """The cause of a request's error: the request or the engine."""
 
     REQUEST = "request"
     """The request cannot be served as it is, however often it is sent."""
@@ -45,14 +45,14 @@ class Fault(StrEnum):
 
 
 class RequestError(VLLMValidationError):
-    """A request that is refused: every check of a caller's parameters raises it.
+    """A refused request. Every check of a caller's parameters raises it.
 
     Args:
         message: what is wrong, with the value and the limit.
-        param: the parameter, as vLLM calls it; vLLM's ``parameter`` is the same.
-        value: what it is.
-        fault: whose; the status of an HTTP answer follows from it.
-        fix: what the caller can do; it becomes the end of the message.
+        param: the parameter's name in vLLM, where this argument is called ``parameter``.
+        value: the parameter's value.
+        fault: the cause; the status of an HTTP answer follows from it.
+        fix: what the caller can do; the end of the message.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class RequestError(VLLMValidationError):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """Why a request that was let in has ended with an error. Plain data: it crosses processes.
+    """Why an accepted request has ended with an error. Plain data, which other processes get.
 
     Attributes:
         message: what went wrong.
-        param: the parameter of the request that is to blame, if one is.
-        fault: whose it is.
+        param: the parameter of the request that has the fault, if any.
+        fault: the cause.
     """
 
     message: str
@@ -88,8 +88,8 @@ class RequestFailure:
 
     @classmethod
     def of(cls, reason: RequestFailure | Exception | str) -> RequestFailure:
-        """Of an exception: only a :class:`RequestError` is the request's own fault. Of a text: the
-        engine's."""
+        """From an exception or a text. Only a :class:`RequestError` is the request's fault; all
+        others are the engine's."""
         if isinstance(reason, cls):
             return reason
         if isinstance(reason, RequestError):
@@ -101,14 +101,14 @@ class RequestFailure:
 
 
 class EngineDeadError(Exception):
-    """The engine is gone, and every request with it. There is no way back: start it anew.
+    """The engine is dead, and so are all its requests. It must be started again.
 
     Source: vllm/v1/engine/exceptions.py#L10-L18 (EngineDeadError) @ v0.22.1
     """
 
 
 def show(value: Any) -> str:
-    """``repr(value)``: all of it if it is short, never a megabyte. Never fails.
+    """``repr(value)``, shortened if it is long. Never raises.
 
     Example: ``show([0] * 1000)`` is ``[0, 0, 0, 0, 0, 0, ...]``.
     """
@@ -120,11 +120,11 @@ def show(value: Any) -> str:
 def bad_value(
     name: str, value: Any, rule: str, *, param: str | None = None, fix: str = ""
 ) -> RequestError:
-    """The error of one value that is against a rule: ``top_p is 2; it must be at most 1``.
+    """The error for an invalid value: ``top_p is 2; it must be at most 1``.
 
     Args:
-        name: what holds the value.
-        rule: what it must be, and what to do.
+        name: of the value.
+        rule: what the value must be, and what to do.
         param: the parameter that ``name`` is a part of; None: ``name`` is the parameter.
         fix: see :class:`RequestError`.
     """

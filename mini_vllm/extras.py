@@ -1,8 +1,8 @@
-"""Packages that only a part of the engine needs: they are extras of the distribution.
+"""Optional packages, which are extras of the distribution.
 
-`pip install mini-vllm-engine` brings what an engine process needs itself. A server, pictures and
-the like need more. They import it under :func:`from_extra`, so that a missing package is a sentence
-with the command that installs it.
+`pip install mini-vllm-engine` installs the packages that an engine process needs. A server, images
+and so on need more. Their modules import these inside :func:`from_extra`, so that the error for a
+missing package has the command that installs it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from importlib import metadata
 
 DISTRIBUTION = "mini-vllm-engine"
-"""What `pip` calls the package that Python calls `mini_vllm`."""
+"""The name for `pip` of the package `mini_vllm`."""
 
 
 class MissingExtraError(ImportError, ValueError):
     """A package of an extra is not installed.
 
-    It is a ValueError too: an option or a request asks for the package, and gets the answer that
-    any other gets which cannot be served.
+    It is a ValueError, too, so that an option or a request that needs the package is refused like
+    any other that is not supported.
     """
 
 
@@ -31,9 +31,9 @@ def from_extra(
 
     Args:
         purpose: what needs them; the message begins with it.
-        instead: what can be done without them, if anything; the message ends with it.
-        program: the importing module is run by ``python -m``: the message ends the process, with
-            exit code 1 and no traceback.
+        instead: an alternative without them, if there is one; the message ends with it.
+        program: for a module that is run by ``python -m``: the process then ends with the message
+            and exit code 1, without a traceback.
 
     Raises:
         MissingExtraError: if one of them cannot be imported.

@@ -1,16 +1,16 @@
-"""What a GGUF file says about itself, read and checked before anything trusts it. Plain Python.
+"""Reads and checks the header of a GGUF file, in plain Python.
 
     4 bytes "GGUF" | u32 version | u64 number of tensors | u64 number of entries
     entries    key, type of the value, value: "llama.block_count" u32 30
-    tensors    name, shape, type, where its bytes begin behind the padding
+    tensors    name, shape, type, where its bytes begin after the padding
     padding    to a multiple of `general.alignment`, 32
     the bytes of the tensors
 
-Numbers are little-endian; a text is a u64 of its length and that many bytes of UTF-8. A shape is
-written with the dimension that runs fastest first; here it is torch's, `[rows, columns]`.
+Numbers are little-endian; a string is its length as u64, then that many bytes of UTF-8. In the file
+the fastest dimension of a shape is first; here shapes are torch's, `[rows, columns]`.
 
-The `gguf` package has a reader of its own. It makes an object of every string, which takes seconds
-for the tokens of a vocabulary, and it believes every count that a damaged file holds.
+The reader of the `gguf` package is not used: it makes an object of every string, which takes
+seconds for a vocabulary, and it does not check the counts of a damaged file.
 
 Source: vllm/transformers_utils/gguf_utils.py#L22-L38 (check_gguf_file) @ v0.22.1.
 """
@@ -36,12 +36,12 @@ STRING, ARRAY = 8, 9
 SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
-"""Types of values by their number, as `struct` spells them."""
+"""Formats of `struct` for types of values, by their number."""
 
 
 @dataclass(frozen=True)
 class BlockType:
-    """How numbers are held: so many weights of a row together take so many bytes."""
+    """A type of tensor: blocks of so many weights of a row, and so many bytes."""
 
     name: str
     weights: int
@@ -75,13 +75,13 @@ TYPES = {
     35: BlockType("TQ2_0", 256, 66),
     39: BlockType("MXFP4", 32, 17),
 }
-"""Types of tensors by their number: those that the `gguf` package can turn into floats."""
+"""Types of tensors by their number: those that the `gguf` package can dequantise."""
 FLOATS = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """Where one tensor lies in its file, and how its numbers are held."""
+    """The place of a tensor in its file, its type and shape."""
 
     name: str
     type: BlockType
@@ -90,7 +90,7 @@ class GGUFTensor:
 
     @property
     def columns(self) -> int:
-        """Numbers of a row. A list of plain numbers is a column."""
+        """Numbers of a row. A one-dimensional tensor of floats is a column."""
         is_column = len(self.shape) == 1 and self.type.weights == 1
         return 1 if is_column else self.shape[-1]
 
@@ -109,7 +109,8 @@ class GGUFTensor:
 
 @dataclass(frozen=True)
 class Array:
-    """A list in the metadata that is not read yet: a vocabulary has hundreds of thousands."""
+    """A list in the metadata. It is read only when needed: a vocabulary has hundreds of thousands
+    of entries."""
 
     path: Path
     key: str
@@ -127,7 +128,7 @@ class Array:
             return self._texts(data)
 
     def _texts(self, data: mmap.mmap) -> list[str]:
-        """In one loop without calls; that each ends in the file is checked already."""
+        """One loop without function calls, for speed. The lengths were checked before."""
         unpack, begin, texts = struct.Struct("<Q").unpack_from, self.begin + 8, []
         try:
             for _ in range(self.count):
@@ -142,8 +143,8 @@ class Array:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """What a file holds. `metadata` has scalars and texts as they are, and lists as `Array`;
-    `known` is what readers have found in it, by a name of theirs, and need not read again."""
+    """The contents of a file. `metadata` has lists as `Array`. `known` is a cache for results of
+    other modules, by name."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -153,7 +154,7 @@ class GGUFFile:
     def get(self, key: str, kind: type | tuple[type, ...], wanted: str, default: Any = ...) -> Any:
         """The value of `key`; `default` if there is none.
 
-        Raises ValueError for a value of another kind, or for none without a default.
+        Raises ValueError for a value of another type, or if it is missing without a default.
         """
         value = self.metadata.get(key)
         if value is None and default is not ...:
@@ -164,7 +165,7 @@ class GGUFFile:
         return value
 
     def read_list(self, key: str, kind: type, default: Any = ...) -> list[Any]:
-        """The values of the list `key`. Raises ValueError for another kind, or for none."""
+        """The values of the list `key`. Raises ValueError for another type, or if it is missing."""
         noun = {str: "texts", int: "integers", float: "numbers"}[kind]
         array = self.get(key, Array, f"a list of {noun}", default)
         if not isinstance(array, Array):
@@ -176,7 +177,7 @@ class GGUFFile:
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Whether `path` is a file of this format, by its name or its first bytes."""
+    """Whether `path` is a GGUF file, by its name or its first bytes."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -189,7 +190,7 @@ def is_gguf(path: str | Path) -> bool:
 def read_gguf(path: str | Path) -> GGUFFile:
     """The metadata of a file, and where its tensors are.
 
-    Raises ValueError that names the file, the key or tensor, and what is allowed there.
+    Raises ValueError with the file, the key or tensor, and the allowed values.
     """
     path = Path(path)
     stat = path.stat()
@@ -233,7 +234,7 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def _check_whole(path: Path, metadata: Mapping[str, Any]) -> None:
-    """Raises ValueError for one of several files that are a model together."""
+    """Raises ValueError for one part of a model in several files."""
     if metadata.get("split.count", 1) not in (0, 1):
         raise ValueError(
             f"{path}: split.count is {show(metadata['split.count'])}; a model in several files is "
@@ -242,7 +243,7 @@ def _check_whole(path: Path, metadata: Mapping[str, Any]) -> None:
 
 
 class _Reader:
-    """Reads from byte `position` on; every count is checked against what is left of the file."""
+    """Reads from byte `position` on; checks every count against the rest of the file."""
 
     def __init__(self, path: Path, data: mmap.mmap, position: int = 0) -> None:
         self.path, self.data, self.position = path, data, position
@@ -313,7 +314,8 @@ class _Reader:
         return Array(self.path, key, kind, count, begin)
 
     def _step_over_texts(self, count: int, key: str) -> None:
-        """In one loop without calls: a vocabulary has hundreds of thousands."""
+        """One loop without function calls, for speed: a vocabulary has hundreds of thousands of
+        texts."""
         data, position, size = self.data, self.position, len(self.data)
         unpack = struct.Struct("<Q").unpack_from
         for index in range(count):
@@ -323,7 +325,7 @@ class _Reader:
         self.position = position
 
     def tensors(self, count: int) -> Iterator[tuple[str, BlockType, list[int], int]]:
-        """Name, type and shape of each, and where it begins behind the header."""
+        """Name, type, shape and offset after the header, of each tensor."""
         for index in range(count):
             name = self.text(f"the name of tensor {index} of {count}")
             (num_dimensions,) = self.numbers("I", f"tensor {show(name)}")

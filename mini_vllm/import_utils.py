@@ -1,4 +1,4 @@
-"""Objects by the path of their name, for what is looked up when it is needed."""
+"""Imports objects by their qualified names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def resolve_obj_by_qualname(qualname: str) -> Any:
-    """The object that `package.module.name`, or `package.module:name`, names.
+    """The object with the name `package.module.name`, or `package.module:name`.
 
     Raises:
         ImportError: if there is no such module, or no such name in it.

@@ -1,9 +1,10 @@
-"""JSON from outside: whatever is wrong with a text, the error is a ValueError that says so.
+"""Parses JSON from users and files. Every error is a ValueError.
 
-`json.loads` has three kinds of errors: JSONDecodeError for most texts, UnicodeDecodeError for bytes
-that are no text, and RecursionError for one that nests too deep, such as ten thousand `[`. How deep
-that is depends on Python's version (3.14 reads twenty thousand), so `DEEPEST` is counted before.
-And where a name stands twice in an object, `json.loads` keeps the last one in silence.
+`json.loads` raises three types of errors: JSONDecodeError for most texts, UnicodeDecodeError for
+bytes that are not UTF-8, and RecursionError for a text that is nested too deeply, such as ten
+thousand `[`. That limit depends on Python's version (3.14 reads twenty thousand), so the depth is
+checked before, against `DEEPEST`. And of two equal names in an object, `json.loads` silently keeps
+the last one; here they are an error.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Any
 from mini_vllm.errors import show
 
 BOM = "\ufeff"
-"""Some Windows programs begin a file so."""
+"""Byte order mark, with which some Windows programs begin a file."""
 LFS_POINTER = b"version https://git-lfs"
-"""How the file begins that git leaves in place of a large one."""
+"""Beginning of a pointer file, which Git LFS puts in place of a large file."""
 DEEPEST = 500
-"""Lists and objects inside one another, at most; code that calls itself for each bears them."""
+"""Most levels of nested lists and objects; recursive code can process so many."""
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|\Z)', re.DOTALL)
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a text writes down. `NaN` and `Infinity` are numbers, as in Python's library.
+    """The value of a JSON text. `NaN` and `Infinity` are numbers, as in Python's library.
 
     Raises:
-        UnicodeDecodeError: for bytes that are no UTF-8.
-        json.JSONDecodeError: for all else that is no such text. Both are ValueErrors.
+        UnicodeDecodeError: for bytes that are not UTF-8.
+        json.JSONDecodeError: for any other invalid text. Both are ValueErrors.
     """
     text = (text if isinstance(text, str) else text.decode("utf-8")).removeprefix(BOM)
 
@@ -51,14 +52,14 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text, object_pairs_hook=entries)
     except json.JSONDecodeError:
         raise
-    except RecursionError:  # the caller itself stands deep in Python's stack
+    except RecursionError:  # the caller itself is deep in Python's stack
         raise too_deep from None
     except ValueError as error:  # a number of more digits than Python reads
         raise json.JSONDecodeError(str(error), text, 0) from None
 
 
 def _levels(text: str) -> int:
-    """How many lists and objects are open at the deepest place; no more than there are at all."""
+    """The depth of nested lists and objects, or an upper bound that is at most DEEPEST."""
     opened = text.count("[") + text.count("{")
     if opened <= DEEPEST:
         return opened
@@ -67,7 +68,7 @@ def _levels(text: str) -> int:
 
 
 def check_no_pointer(path: Path) -> None:
-    """Raises ValueError for what git has instead of a large file, until it is told to fetch it."""
+    """Raises ValueError for a pointer of Git LFS, whose file has not been fetched."""
     with path.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:
             raise ValueError(
@@ -81,7 +82,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: if there is no such file, or it is a folder.
-        ValueError: that names the file if it holds something else.
+        ValueError: with the file's name, if it is no JSON object.
     """
     check_no_pointer(path)
     try:

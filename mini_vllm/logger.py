@@ -1,8 +1,8 @@
-"""What the engine says of itself on stderr: how a start goes, and what is odd.
+"""The engine's log on stderr: the progress of a start, and warnings.
 
-As in vLLM, ``VLLM_LOGGING_LEVEL`` (default INFO; WARNING is quiet) says how much, and
-``VLLM_CONFIGURE_LOGGING=0`` leaves all to the application. One that has a handler of its own at the
-root logger gets the records there, and they are not written twice.
+As in vLLM, ``VLLM_LOGGING_LEVEL`` (default INFO; WARNING for warnings only) sets the level, and
+``VLLM_CONFIGURE_LOGGING=0`` leaves logging to the application. If the root logger has a handler,
+records go only there.
 
 Source: vllm/logger.py#L218-L268 (_configure_vllm_root_logger) @ v0.22.1
 """
@@ -18,7 +18,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what `sys.stderr` is at the time: a notebook or a test may have replaced it."""
+    """Writes to the current `sys.stderr`, which a notebook or a test may have replaced."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -34,16 +34,16 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def be_quiet() -> None:
-    """For a command whose own output says enough: warnings only, unless a level was asked for."""
+    """Log warnings only, unless a level is set. For commands with their own output."""
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         logging.getLogger("mini_vllm").setLevel(logging.WARNING)
 
 
 def configure() -> None:
-    """Have the package's loggers write to stderr; called once, when the package is imported.
+    """Let the package's loggers write to stderr. Called once, when the package is imported.
 
     Raises:
-        ValueError: for a level that there is not.
+        ValueError: for an unknown level.
     """
     if os.environ.get("VLLM_CONFIGURE_LOGGING", "1") == "0":
         return

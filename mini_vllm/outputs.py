@@ -1,4 +1,4 @@
-"""What a caller gets back, with vLLM's names.
+"""Outputs for callers, with vLLM's names.
 
 Source: vllm/outputs.py#L22-L200 (CompletionOutput, RequestOutput) @ v0.22.1
 """
@@ -77,13 +77,13 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """When things happened to a request, in seconds of one monotonic clock.
+    """Times of a request, in seconds of one monotonic clock.
 
     Attributes:
-        arrival_time: it was handed to the engine.
-        first_token_time: its first token was sampled; None if there was none.
-        finished_time: it ended.
-        num_preemptions: how often it lost its blocks on the way.
+        arrival_time: when the engine got it.
+        first_token_time: when its first token was sampled; None without a token.
+        finished_time: when it ended.
+        num_preemptions: how often it was preempted.
     """
 
     arrival_time: float

@@ -1,4 +1,4 @@
-"""Checks of what callers give: parameters and lengths. Each error names what is wrong."""
+"""Checks of callers' parameters and of lengths. Each error says what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mini_vllm.errors import RequestError, bad_value, show
 MAX_INT64 = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MIN_FLOAT32 = 2.0**-126
-"""What the sampler's tensors hold: one row's number outside would end the whole step."""
+"""Ranges of the sampler's tensors: a number outside, in one row, would make the whole step fail."""
 
 FORMER_NAMES = {
     "guided_decoding": "use structured_outputs",
@@ -24,11 +24,12 @@ FORMER_NAMES = {
     "early_stopping": "beams run to max_tokens or their ends; leave it out",
     "truncate_prompt_tokens": "cut the prompt's token ids yourself",
 }
-"""Parameters that vLLM had before, and many a script still has: what to do instead."""
+"""Parameters of older versions of vLLM, which many scripts still have: what to do instead."""
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can write it: half of a surrogate pair is a character of `str`, but no text."""
+    """Whether UTF-8 can encode it. A `str` may have half of a surrogate pair, which UTF-8 cannot
+    encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -43,12 +44,12 @@ def check_context(
     details: str = "",
     least_output: int = 1,
 ) -> None:
-    """Refuse a prompt that does not fit the model's length together with its output.
+    """Refuse a prompt that does not fit ``max_model_len`` together with its output.
 
     Args:
-        num_output_tokens: how many the request asks for; 0: as many as there is room for, which
-            must be at least ``least_output``.
-        details: of the prompt, behind its length.
+        num_output_tokens: output tokens of the request; 0: as many as fit, which must be at least
+            ``least_output``.
+        details: text for the message, after the prompt's length.
 
     Raises:
         RequestError: with both numbers and the limit.
@@ -71,7 +72,8 @@ def check_context(
 def context_overflow(
     max_model_len: int, num_output_tokens: int, contents: str, param: str, value: int
 ) -> RequestError:
-    """The error of a prompt that is too long, in vLLM's words: clients know it by its beginning."""
+    """The error for a prompt that is too long. The wording is vLLM's, because clients recognise the
+    error by it."""
     return RequestError(
         f"This model's maximum context length is {max_model_len} tokens. However, you requested "
         f"{num_output_tokens} output tokens and your prompt contains {contents}. Please reduce "
@@ -93,10 +95,10 @@ def check_scalar(
     limit: str,
     fix: str,
 ) -> Any:
-    """`value` as an int or a float of Python's own.
+    """`value` as a plain int or float.
 
-    Raises a `ValueError` unless it is of `kind` (never a bool, a fraction or the like) and inside
-    its limit.
+    Raises a `ValueError` unless it is of `kind` (and not a bool, a fraction or the like) and in
+    range.
     """
     if value is None and optional:
         return value

@@ -1,4 +1,4 @@
-"""What a caller of a pooling model gets back, with vLLM's names.
+"""Outputs of pooling models, with vLLM's names.
 
 Source: vllm/outputs.py#L54-L333 (PoolingOutput, PoolingRequestOutput) @ v0.22.1
 """
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 class Pooled(Protocol):
-    """A request whose prompt is pooled, as the engine's front end keeps it: a
-    :class:`~mini_vllm.outputs.RequestOutput`."""
+    """A pooled request in the engine's front end: a :class:`~mini_vllm.outputs.RequestOutput`."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -24,10 +23,10 @@ class Pooled(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PoolingOutput:
-    """What was made of a prompt.
+    """The pooled result of a prompt.
 
     Attributes:
-        data: ``[D]`` float32: an embedding, or probabilities of classes. Of a task for tokens
+        data: ``[D]`` float32: an embedding, or probabilities of classes. For a token task:
             ``[tokens, D]``.
     """
 
@@ -77,13 +76,13 @@ class ClassificationOutput:
 
 @dataclass(slots=True)
 class ScoringOutput:
-    """How well two texts go together: larger is better."""
+    """The similarity or relevance of two texts: larger is better."""
 
     score: float
 
     @staticmethod
     def from_base(pooling_output: PoolingOutput) -> ScoringOutput:
-        """Raises ValueError for what is no single number."""
+        """Raises ValueError unless the data is a single number."""
         data = pooling_output.data.squeeze()
         if data.ndim != 0:
             raise ValueError("pooled_data should be a scalar score")
@@ -102,13 +101,13 @@ O = TypeVar("O")  # noqa: E741  (of its kind of output)
 
 @dataclass(slots=True)
 class PoolingRequestOutput(Generic[O]):
-    """A prompt and what was made of it.
+    """A prompt and its pooled result.
 
     Attributes:
         request_id: chosen by the engine, or its caller.
-        outputs: one, for a prompt is pooled once.
+        outputs: the single result; a prompt is pooled once.
         prompt_token_ids: the prompt as tokens.
-        num_cached_tokens: those of them whose KV the prefix cache supplied.
+        num_cached_tokens: prompt tokens whose KV was in the prefix cache.
         finished: True.
     """
 
@@ -120,7 +119,7 @@ class PoolingRequestOutput(Generic[O]):
 
     @classmethod
     def of(cls, output: Pooled) -> PoolingRequestOutput[PoolingOutput]:
-        """What callers get of a pooled request that has ended well."""
+        """The output of a pooled request that has finished without an error."""
         import torch
 
         return PoolingRequestOutput(
@@ -161,5 +160,5 @@ class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
 
 
 def _rest(of: PoolingRequestOutput[PoolingOutput], outputs: O) -> tuple[str, O, list[int], int]:
-    """The fields of another kind of output for the same request."""
+    """The fields of another type of output for the same request."""
     return of.request_id, outputs, of.prompt_token_ids, of.num_cached_tokens

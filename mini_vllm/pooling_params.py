@@ -1,6 +1,6 @@
-"""What a caller may ask of a pooling model, with vLLM's names, defaults and meanings.
+"""Parameters of a request to a pooling model, with vLLM's names, defaults and meanings.
 
-This module imports no torch: the scheduler and the command line read it too.
+This module imports no torch, because the scheduler and the command line import it, too.
 
 Source: vllm/pooling_params.py#L37-L230 (PoolingParams) @ v0.22.1
 """
@@ -20,7 +20,8 @@ OF_STEP = ("step_tag_id", "returned_token_ids")
 
 
 class PoolingModel(Protocol):
-    """What parameters are checked against: a :class:`~mini_vllm.pooling.config.PoolingArgs`."""
+    """The model that parameters are checked for: a
+    :class:`~mini_vllm.pooling.config.PoolingArgs`."""
 
     @property
     def name(self) -> str: ...
@@ -51,22 +52,22 @@ class PoolingParams:
     Attributes:
         use_activation: normalise an embedding to length 1, or turn logits into probabilities;
             None: as the model's configuration says.
-        dimensions: numbers of an embedding, for a model that was trained so (matryoshka).
-        step_tag_id, returned_token_ids: of "STEP" pooling: the token whose vectors are returned,
+        dimensions: dimensions of an embedding, for a Matryoshka model.
+        step_tag_id, returned_token_ids: for "STEP" pooling: the token whose vectors are returned,
             and the entries of a vector.
-        task: "embed", "classify", "token_embed" or "token_classify"; None: the model's first.
-        requires_token_ids: vLLM's own; without effect.
-        skip_reading_prefix_cache: compute every token of the prompt; None: where the task needs
-            the hidden states of all of them.
+        task: "embed", "classify", "token_embed" or "token_classify"; None: the model's default.
+        requires_token_ids: a parameter of vLLM, without effect here.
+        skip_reading_prefix_cache: compute every token of the prompt; None: only if the task needs
+            the hidden states of all tokens.
         extra_kwargs: ``max_tokens_per_query`` and ``max_tokens_per_doc`` of
             :meth:`~mini_vllm.engine.llm.LLM.score`.
-        output_kind: FINAL_ONLY, for there is one output.
-        truncate_prompt_tokens: most tokens of the prompt, -1: as many as the model reads. (vLLM has
-            it in ``tokenization_kwargs`` now.)
-        normalize: vLLM's earlier name of ``use_activation``, for embeddings.
+        output_kind: only FINAL_ONLY, because there is one output.
+        truncate_prompt_tokens: most tokens of the prompt; -1: as many as fit. (In newer versions of
+            vLLM it is in ``tokenization_kwargs``.)
+        normalize: vLLM's older name of ``use_activation``, for embeddings.
 
     Raises:
-        ValueError: for a value that is not of its kind.
+        ValueError: for an invalid value.
     """
 
     n: ClassVar[int] = 1
@@ -114,11 +115,11 @@ class PoolingParams:
         return copy.deepcopy(self)
 
     def verify(self, model: PoolingModel) -> None:
-        """Settle what is open, and refuse what the model cannot do.
+        """Fill in defaults, and refuse what the model does not support.
 
         Raises:
-            ValueError: for a task that the model has not, a parameter that the task has not, or
-                dimensions that the model was not trained for.
+            ValueError: for a task that the model does not have, a parameter that the task does not
+                have, or dimensions that the model was not trained for.
 
         Source: vllm/pooling_params.py#L78-L208 (PoolingParams.verify) @ v0.22.1
         """

@@ -1,13 +1,13 @@
-"""How models write down what they think before they answer: between two tags.
+"""Reasoning formats: the tags around a model's reasoning.
 
 ::
 
     <think>Oslo is north.</think>It is cold.
            └─ reasoning ─┘        └ content ┘
 
-The text is cut by :class:`~mini_vllm.entrypoints.openai.reasoning_parser.ReasoningParser`. Here is
-what the engine and its front ends must both know: the tags, by the names of vLLM's parsers, and
-where an answer begins, for a prompt may have opened the thought already, or closed it.
+:class:`~mini_vllm.entrypoints.openai.reasoning_parser.ReasoningParser` splits the text. This module
+is for the engine and its front ends. It has the tags, by the names of vLLM's parsers, and finds
+where an answer begins: the prompt may already have opened the reasoning, or closed it.
 
 Source: vllm/reasoning/basic_parsers.py#L18-L201 (BaseThinkingReasoningParser) @ v0.22.1
 """
@@ -22,9 +22,9 @@ from typing import Any
 from mini_vllm.errors import show
 
 SWITCHES = ("enable_thinking", "thinking")
-"""What chat templates call the argument that turns thinking on or off."""
+"""Arguments of chat templates that turn thinking on or off."""
 BETWEEN = "..."
-"""Stands for the reasoning where a pair of tags is given: ``<plan>...</plan>``."""
+"""Placeholder of the reasoning in a pair of tags: ``<plan>...</plan>``."""
 
 
 class Beginning(enum.Enum):
@@ -40,13 +40,13 @@ class ReasoningFormat:
     """The tags of a model.
 
     Attributes:
-        start: may be missing in an answer: many prompts end with it.
-        end: behind it the content begins.
-        call: begins a tool call, and with it the content, where a model forgets the end tag.
-        is_default: whether the model thinks unless it is told not to.
+        start: may be missing in an answer, because many prompts end with it.
+        end: the content begins after it.
+        call: begins a tool call, which also ends the reasoning if the model omits the end tag.
+        is_default: whether the model thinks by default.
 
     Raises:
-        ValueError: for tags that are empty, or that could share characters.
+        ValueError: for empty tags, or tags that can overlap.
     """
 
     start: str = "<think>"
@@ -63,7 +63,7 @@ class ReasoningFormat:
             )
 
     def is_wanted(self, template_kwargs: Mapping[str, Any]) -> bool:
-        """Whether a request with these arguments of the chat template lets the model think."""
+        """Whether thinking is turned on by these arguments of the chat template."""
         given = [
             template_kwargs[name] for name in SWITCHES if template_kwargs.get(name) is not None
         ]
@@ -111,7 +111,7 @@ FORMATS = {
     "seed_oss": ReasoningFormat("<seed:think>", "</seed:think>"),
     "step3": THINK,
 }
-"""Those of vLLM's reasoning parsers that are a plain pair of tags.
+"""vLLM's reasoning parsers that are a plain pair of tags.
 
 Source: vllm/reasoning/__init__.py#L22-L123 (_REASONING_PARSERS_TO_REGISTER) @ v0.22.1
 """
@@ -119,14 +119,14 @@ OTHERS = (
     "cohere_command3", "cohere_command4", "ernie45", "gemma4", "granite", "hunyuan_a13b", "hy_v3",
     "minimax_m2_append_think", "mistral", "openai_gptoss", "step3p5",
 )  # fmt: skip
-"""The rest of vLLM's."""
+"""vLLM's other reasoning parsers, which are not supported."""
 
 
 def reasoning_format(name: str) -> ReasoningFormat:
-    """The tags of a parser of vLLM's, or a pair of tags as it stands: ``<plan>...</plan>``.
+    """The tags of one of vLLM's parsers, or a given pair of tags: ``<plan>...</plan>``.
 
     Raises:
-        ValueError: for another name; it lists what there is.
+        ValueError: for an unknown name, with all known ones.
     """
     is_text = isinstance(name, str)
     if is_text and name in FORMATS:

@@ -1,4 +1,4 @@
-"""One request's life inside the engine: its tokens, its progress, its status.
+"""A request inside the engine: its tokens, its progress, its status.
 
 Source: vllm/v1/request.py#L59-L352 (Request, RequestStatus) @ v0.22.1
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BlockHasher(Protocol):
-    """What a request asks for the hashes of its full blocks (``core/block_hash.py`` has one)."""
+    """Computes the hashes of a request's full blocks; implemented in ``core/block_hash.py``."""
 
     block_size: int
 
@@ -28,7 +28,7 @@ class BlockHasher(Protocol):
 
 
 class RequestStatus(enum.IntEnum):
-    """Where a request stands. The order matters: all that follows PREEMPTED is finished.
+    """The status of a request. The order matters: all values after PREEMPTED are finished.
 
     ::
 
@@ -104,7 +104,7 @@ _FINISHED_REASONS = {
 class Request:
     """A prompt, the tokens generated so far, and how many of both have been computed.
 
-    The scheduler knows no prefill and no decode. It only sees a gap, and closes it::
+    The scheduler does not distinguish prefill and decode. It schedules the tokens of the gap::
 
         all_token_ids   | prompt ............ | output ... |
         spec_token_ids                                      | drafts |
@@ -123,7 +123,7 @@ class Request:
         lora_name: adapter the request uses; cached blocks are shared per adapter.
         mm_hashes: ``(offset, length, content hash)`` of each image placeholder in the prompt.
         mm_features: the same images with what an encoder needs; ``mm_hashes`` then follows.
-        pooling_params: of a request that is over when its prompt is computed; None: it generates.
+        pooling_params: of a request to a pooling model, which ends with its prompt; else None.
 
     Source: vllm/v1/request.py#L59-L312 (Request) @ v0.22.1
     """
@@ -169,12 +169,12 @@ class Request:
         self.stop_reason: int | str | None = None
         """The stop token that ended it, or a ``StopCause`` of ``core/scheduler_output.py``."""
         self.failure: RequestFailure | None = None
-        """After FINISHED_ERROR: what went wrong, and whose fault it is."""
+        """For FINISHED_ERROR: the error and its cause."""
 
         extra_args = self.sampling_params.extra_args or {}
         params = extra_args.get("kv_transfer_params")
         self.kv_transfer_params: dict[str, Any] | None = dict(params) if params else None
-        """What a KV connector is told about it; the connector may change it."""
+        """Parameters for the KV connector, which may change them."""
         self.structured_output_request: Any = None
         """The request's constraint and its grammar, of
         :class:`~mini_vllm.structured_output.request.StructuredOutputRequest`, if it has one."""

@@ -1,6 +1,6 @@
-"""What the sampling parameters are made of: how a number is declared, and the types of fields.
+"""Types of the sampling parameters, and the declaration of numeric ones.
 
-`mini_vllm.sampling_params` has all of it under vLLM's names.
+`mini_vllm.sampling_params` exports them under vLLM's names.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
 
 class RequestOutputKind(IntEnum):
-    """What an online engine hands over each time a request has grown.
+    """Which outputs of a request an online engine yields.
 
     Source: vllm/sampling_params.py#L151-L157 (RequestOutputKind) @ v0.22.1
     """
 
     CUMULATIVE = 0
-    """All there is so far."""
+    """Each time, the whole output so far."""
     DELTA = 1
-    """Only what is new."""
+    """Each time, only the new part."""
     FINAL_ONLY = 2
-    """Nothing before the end."""
+    """One output at the end."""
 
     @classmethod
     def _missing_(cls, value: object) -> RequestOutputKind:
@@ -35,8 +35,8 @@ class RequestOutputKind(IntEnum):
 
 
 class Number(NamedTuple):
-    """What a parameter of one number may be: all that checks, the protocol, the command line and
-    the documents need to know of it. A comparison with NaN is false, so NaN fails every range."""
+    """The declaration of a numeric parameter, for checks, the protocol, the command line and the
+    documentation. Comparisons with NaN are false, so NaN is out of every range."""
 
     kind: type
     """Integral or Real."""
@@ -46,12 +46,12 @@ class Number(NamedTuple):
     limit: str
     """``legal``, in words."""
     fix: str
-    """What to do about a value out of range: how it is switched off."""
+    """What to do about a value out of range, such as how to switch it off."""
     about: str
-    """What it does."""
+    """What the parameter does."""
     shapes: bool
-    """Whether it shapes the distribution that is drawn from: a request of ``bench serve`` may have
-    it, too."""
+    """Whether it changes the sampling distribution. Such parameters are options of ``bench serve``,
+    too."""
 
     @property
     def plain(self) -> type[int] | type[float]:
@@ -69,19 +69,19 @@ def number_field(
     optional: bool = False,
     shapes: bool = False,
 ) -> Any:
-    """A field that holds one number, with all that is said of it."""
+    """A field for one number, with its declaration."""
     declared = Number(kind, optional, legal, limit, fix, about, shapes)
     return field(default=default, metadata={"number": declared})
 
 
 @dataclass
 class RepetitionDetectionParams:
-    """When an output counts as caught in a loop: it ends in copies of one pattern of tokens.
+    """Ends a request whose output ends in repeated copies of one pattern of tokens.
 
     Attributes:
-        max_pattern_size: tokens of the longest pattern to look for; 0 switches it off.
-        min_pattern_size: of the shortest; 0 means 1.
-        min_count: so many copies, one after another, end the request.
+        max_pattern_size: tokens of the longest pattern to search; 0 switches it off.
+        min_pattern_size: tokens of the shortest pattern; 0 means 1.
+        min_count: number of consecutive copies that ends the request.
 
     Raises:
         ValueError: for a size below 0 or a range that is empty, and for fewer than 2 copies.

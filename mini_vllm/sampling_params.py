@@ -1,6 +1,6 @@
-"""What a caller may ask of the sampler, with vLLM's names, defaults and meanings.
+"""Sampling parameters of a request, with vLLM's names, defaults and meanings.
 
-This module imports no torch: the scheduler and the command line read it too.
+This module imports no torch, because the scheduler and the command line import it, too.
 
 Source: vllm/sampling_params.py#L168-L554 (SamplingParams) @ v0.22.1.
 """
@@ -48,11 +48,11 @@ _FIXED = {
     "routed_experts_prompt_start": (0, "which experts were taken is not returned"),
     "skip_clone": (False, "requests never share these parameters"),
 }
-"""Parameters of vLLM's that have one legal value here, and why."""
+"""Parameters of vLLM with only one legal value here, and why."""
 
 
 class _Checked:
-    """Holds what was checked beside the fields, of which ``vars`` and ``copy`` tell."""
+    """Stores the checked values in a slot, so that ``vars`` and ``copy`` do not include them."""
 
     __slots__ = ("_checked",)
 
@@ -65,7 +65,7 @@ class SamplingParams(_Checked):
     the field, the value, the limit and the fix; an unknown argument raises a `TypeError` that
     names the nearest field. After that `stop` and `stop_token_ids` are always lists.
 
-    What a parameter of one number does stands with its field. The others:
+    Numeric parameters are described at their fields. The others:
 
     Attributes:
         stop: one string or several that end the text when they appear in it.
@@ -76,25 +76,25 @@ class SamplingParams(_Checked):
         skip_special_tokens: leave special tokens out of the text.
         logit_bias: token id -> number added to its logit.
         allowed_token_ids: only these tokens may be sampled.
-        extra_args: free for extensions. The engine reads "kv_transfer_params": what a KV connector
-            is told about the request.
-        structured_outputs: what form the text must have; a dict will do.
-        bad_words: words that are not to appear in the output; their last token is ruled out where
-            the tokens before it are there already.
-        bad_words_token_ids: their tokens; the engine fills it in. Without `bad_words`: words that
-            the caller has spelled.
-        eos_token_ids: of the model; the engine fills it in where `min_tokens` forbids them, which
-            it does with `ignore_eos`, too.
-        logprob_token_ids: report the logprobs of exactly these tokens, beside the sampled one, in
-            place of the most likely ones.
-        skip_reading_prefix_cache: compute the whole prompt, whatever is cached; None: only if
-            `prompt_logprobs` asks for it.
-        thinking_token_budget: vLLM's name; only None: thoughts have no budget of their own.
-        repetition_detection: end an output that repeats itself; a dict will do.
-        spaces_between_special_tokens: vLLM's name; without effect, as in vLLM with a fast
-            tokenizer: tokens carry their own spaces.
-        flat_logprobs, routed_experts_prompt_start, skip_clone: vLLM's names; only their defaults
-            are taken.
+        extra_args: for extensions. The engine reads "kv_transfer_params", the parameters for a KV
+            connector.
+        structured_outputs: the form that the text must have; may be a dict.
+        bad_words: words that must not be in the output. The last token of a word is masked after
+            the word's other tokens.
+        bad_words_token_ids: tokens of `bad_words`, filled in by the engine. Without `bad_words`:
+            words as token ids.
+        eos_token_ids: the model's; filled in by the engine if `min_tokens` must mask them, even
+            with `ignore_eos`.
+        logprob_token_ids: report the logprobs of exactly these tokens and of the sampled one,
+            instead of the most likely ones.
+        skip_reading_prefix_cache: compute the whole prompt, even if it is cached; None: only if
+            `prompt_logprobs` needs it.
+        thinking_token_budget: a parameter of vLLM; only None is supported.
+        repetition_detection: end an output that repeats itself; may be a dict.
+        spaces_between_special_tokens: a parameter of vLLM without effect, as in vLLM with a fast
+            tokenizer.
+        flat_logprobs, routed_experts_prompt_start, skip_clone: parameters of vLLM; only their
+            defaults are supported.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
@@ -192,7 +192,7 @@ class SamplingParams(_Checked):
     skip_clone: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
-        """Refuse an unknown keyword with a better message than the generated `__init__` has."""
+        """Refuse an unknown keyword with a better message than that of the generated `__init__`."""
         if message := unknown_names(cls, kwargs):
             raise TypeError(message)
         return super().__new__(cls)
@@ -218,7 +218,7 @@ class SamplingParams(_Checked):
         }
 
     def _normalise(self) -> None:
-        """Bring the spellings that vLLM accepts to one form each."""
+        """Convert the values that vLLM accepts to one form each."""
         if self.seed == -1:
             self.seed = None
         if isinstance(self.stop, str):
@@ -281,7 +281,7 @@ class SamplingParams(_Checked):
             }  # fmt: skip
 
     def _check_late_arrivals(self) -> None:
-        """What vLLM has added over the years."""
+        """Check the parameters that newer versions of vLLM have added."""
         self.bad_words = check_list("bad_words", self.bad_words or [], str, "strings") or None
         for word in self.bad_words or ():
             if not word.strip() or not is_text(word):
@@ -364,16 +364,16 @@ class SamplingParams(_Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
-        """Build from parsed JSON. An unknown key raises a `ValueError` naming the nearest."""
+        """Build from parsed JSON. Raises `ValueError` for an unknown key, with the most similar."""
         if message := unknown_names(cls, values):
             raise RequestError(message)
         return cls(**values)
 
     @classmethod
     def from_optional(cls, **values: Unpack[OptionalParams]) -> SamplingParams:
-        """Build from what a caller may have left open: None stands for the field's default.
+        """Build from arguments that may be None, which means the field's default.
 
-        The logit bias is cut to ±100 first, as OpenAI's API does it.
+        The logit bias is clamped to ±100 first, as in OpenAI's API.
 
         Source: vllm/sampling_params.py#L324-L396 (SamplingParams.from_optional) @ v0.22.1
         """
@@ -394,9 +394,9 @@ class SamplingParams(_Checked):
         return twin
 
     def check_changes(self) -> None:
-        """Of an engine's own copy: check its fields again, if one was set since they were checked.
+        """Check the fields again, if one was set after the first check. For the engine's own copy.
 
-        From then on only the engine changes them, and nothing is checked any more.
+        After that only the engine changes fields, without checks.
         """
         if self._checked is not None and self._checked != vars(self):
             self.__post_init__()
@@ -405,7 +405,7 @@ class SamplingParams(_Checked):
     def verify(self, vocab_size: int) -> None:
         """Refuse token ids that the model does not have.
 
-        The one check that needs the model, so the engine makes it when a request arrives.
+        This check needs the model, so the engine makes it when a request arrives.
         """
         names = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
         given = [(name, getattr(self, name) or ()) for name in names]
@@ -434,11 +434,11 @@ class SamplingParams(_Checked):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether log probabilities of the output are to be reported."""
+        """Whether the output must have log probabilities."""
         return self.logprobs is not None or self.logprob_token_ids is not None
 
     def update_from_tokenizer(self, tokenizer: Any) -> None:
-        """Spell `bad_words` in tokens: each at the beginning of a text, and after a space.
+        """Tokenize `bad_words`: each at the beginning of a text, and after a space.
 
         Source: vllm/sampling_params.py#L586-L625 (SamplingParams.update_from_tokenizer) @ v0.22.1.
         Difference: there a word after a space is left out if it has another number of tokens.
@@ -452,29 +452,29 @@ class SamplingParams(_Checked):
                 for space in ("", " ")
             )
             self.bad_words_token_ids.append(plain)
-            if spaced[-len(plain) :] != plain:  # else the word alone rules it out already
+            if spaced[-len(plain) :] != plain:  # else `plain` forbids it already
                 self.bad_words_token_ids.append(spaced)
 
 
 NUMBERS: dict[str, Number] = {
     each.name: each.metadata["number"] for each in fields(SamplingParams) if each.metadata
 }
-"""The parameters of one number, by name."""
+"""The numeric parameters, by name."""
 
 
 @dataclass
 class BeamSearchParams:
-    """What :meth:`~mini_vllm.engine.llm.LLM.beam_search` looks for, and a server's beam search.
+    """Parameters of :meth:`~mini_vllm.engine.llm.LLM.beam_search`, and of a server's beam search.
 
     Attributes:
-        beam_width: texts that are kept in each step, and returned.
+        beam_width: number of texts that are kept in each step, and returned.
         max_tokens: most tokens of each, after the prompt.
-        ignore_eos: take the model's end-of-sequence tokens for tokens like others.
-        length_penalty: power of the length that a text's log probability is divided by; above 0
-            longer texts win, below 0 shorter ones.
+        ignore_eos: treat the model's end-of-sequence tokens like other tokens.
+        length_penalty: a text's log probability is divided by its length to this power; values
+            above 0 favour longer texts, below 0 shorter ones.
         temperature: only 0: texts are ranked by the model's own probabilities.
-        include_stop_str_in_output: whether the end token is one of a served answer's tokens. It is
-            one of :attr:`BeamSearchSequence.tokens` in any case.
+        include_stop_str_in_output: whether a server's answer includes the end token.
+            :attr:`BeamSearchSequence.tokens` always does.
 
     Raises:
         ValueError: for a value out of range.
@@ -508,9 +508,9 @@ class BeamSearchParams:
 
 
 def derive_seed(engine_seed: int, request_number: int) -> int:
-    """Seed for a request that has none: depends on the engine's seed and the order of arrival.
+    """The seed of a request without one, from the engine's seed and the order of arrival.
 
-    A run with the same requests in the same order is then reproducible, whatever the schedule.
+    So a run with the same requests in the same order is reproducible, whatever the schedule.
 
     Args:
         engine_seed: the engine's seed.

@@ -1,4 +1,4 @@
-"""The form that a request's text must have, with vLLM's names. Imports no torch."""
+"""Parameters of structured outputs, with vLLM's names. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _bad = partial(bad_value, param="structured_outputs")
 
 @dataclass
 class StructuredOutputsParams:
-    """What form the text of a request must have; exactly one of these.
+    """The form that the text of a request must have; exactly one must be given.
 
-    Every text that ends by the model's end token has the form. A text that was cut by
-    ``max_tokens`` is the beginning of one.
+    A text that ends with the model's end token has the form. A text that ends by ``max_tokens`` is
+    the beginning of a text with the form.
 
     Attributes:
         json: a JSON schema, as a dict or as text.
@@ -29,18 +29,19 @@ class StructuredOutputsParams:
         grammar: rules in the notation of GBNF, or of Lark; see
             :func:`~mini_vllm.structured_output.ebnf.parse_grammar` and
             :func:`~mini_vllm.structured_output.lark.convert_lark_to_ebnf`.
-        json_object: True for a JSON object with anything in it.
-        disable_any_whitespace: write a `json` schema's text without white space between its parts.
-        disable_additional_properties: vLLM's name; only False: see `structured_outputs_config`.
-        whitespace_pattern: vLLM's name; only None.
-        structural_tag: free text with parts that have a form, a dict or its JSON text; see
+        json_object: True for any JSON object.
+        disable_any_whitespace: allow no white space between the parts of a `json` schema's text.
+        disable_additional_properties: a parameter of vLLM; only False: use
+            `structured_outputs_config` instead.
+        whitespace_pattern: a parameter of vLLM; only None.
+        structural_tag: free text with constrained parts, as a dict or its JSON text; see
             :func:`~mini_vllm.structured_output.structural_tag.compile_structural_tag`.
-        reasoning_ended: with a reasoning parser: True if the text has its form from its first
-            token, False if it has it behind the reasoning; None: the prompt says which. A server
-            sets it.
+        reasoning_ended: with a reasoning parser: True if the form applies from the first token,
+            False if it applies after the reasoning; None: it follows from the prompt. Set by the
+            server.
 
     Raises:
-        ValueError: for none of them, for several, or for a value that cannot be one.
+        ValueError: if none or several are given, or for an invalid value.
 
     Source: vllm/sampling_params.py#L41-L96 (StructuredOutputsParams) @ v0.22.1.
     """
@@ -57,7 +58,7 @@ class StructuredOutputsParams:
     reasoning_ended: bool | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
-        """Refuse an unknown keyword with the nearest that is known."""
+        """Refuse an unknown keyword, with the most similar known one in the message."""
         if message := unknown_names(cls, kwargs, "structured outputs parameter"):
             raise TypeError(message)
         return super().__new__(cls)

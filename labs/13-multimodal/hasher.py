@@ -1,7 +1,7 @@
-"""What a picture is called: a hash of everything that changes its embeddings.
+"""Identifies an image by a hash of everything that changes its embeddings.
 
-Two requests share embeddings and KV blocks if their pictures have the same name. So two pictures
-that differ must never have one, or a caller would be answered about another caller's picture.
+Requests whose images have the same hash share embeddings and KV blocks. So different images must
+have different hashes: otherwise an answer would be about the image of another request.
 """
 
 from __future__ import annotations

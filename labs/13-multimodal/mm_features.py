@@ -1,6 +1,6 @@
-"""What the scheduler knows of an image: where it lies in the prompt, and what it is called.
+"""An image as the scheduler has it: its place in the prompt, and its hash.
 
-Plain data without torch. Callers find both classes in :mod:`mini_vllm.multimodal.inputs`.
+Plain data without torch. Users import both classes from :mod:`mini_vllm.multimodal.inputs`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class PlaceholderRange:
     """
 
     offset: int
-    """Its first position in the prompt, as the model sees the prompt: with all placeholders."""
+    """Its first position in the expanded prompt, with all placeholders."""
     length: int
-    """Positions in it."""
+    """The number of its positions."""
     is_embed: tuple[bool, ...] | None = None
-    """For each position, whether it takes an embedding of the encoder; None: all do."""
+    """For each position, whether it gets an embedding from the encoder; None: all do."""
 
     def __post_init__(self) -> None:
         if self.offset < 0 or self.length < 1:
@@ -47,7 +47,7 @@ class PlaceholderRange:
 
     @property
     def end(self) -> int:
-        """The first position behind it."""
+        """The first position after it."""
         return self.offset + self.length
 
     @cached_property
@@ -56,7 +56,7 @@ class PlaceholderRange:
         return None if self.is_embed is None else list(accumulate(map(int, self.is_embed)))
 
     def get_num_embeds(self) -> int:
-        """Rows that the encoder makes for the image: what budget and cache count."""
+        """Rows that the encoder makes for the image; the budget and the cache count these."""
         return self.length if self.embeds_cumsum is None else self.embeds_cumsum[-1]
 
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
@@ -94,9 +94,9 @@ class MultiModalFeatureSpec:
     """
 
     data: Any
-    """What the encoder is given, by argument; None where nothing is encoded."""
+    """Arguments of the encoder; None where nothing is encoded."""
     modality: str
     """Always "image"."""
     identifier: str
-    """A hash of the content: equal for equal images, whichever request brings them."""
+    """A hash of the content: equal for equal images in all requests."""
     mm_position: PlaceholderRange

@@ -1,4 +1,4 @@
-"""A prompt with pictures becomes a longer prompt, and a feature for each picture.
+"""Expands a prompt with images, and makes a feature for each image.
 
 ::
 
@@ -7,9 +7,9 @@
     expanded     What is # # # # # # # # # # # # # # # this ?
     feature      PlaceholderRange(offset=2, length=15), hash, patches
 
-Everything that can be wrong with a picture is refused here, before anything is queued. Resizing and
-normalising are the model authors' image processor's, in its Pillow form: it needs no torchvision,
-and with two forms the tokens would depend on what happens to be installed.
+Invalid images are refused here, before anything is queued. Resizing and normalising are done by the
+model's own image processor, always in its Pillow version: it needs no torchvision, and results do
+not depend on what is installed.
 
 Source: vllm/multimodal/processing/processor.py#L831-L871 (apply_token_matches) @ v0.22.1
 """
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PLACEHOLDER = "<|image_pad|>"
-"""How a caller writes a picture's place."""
+"""The place of an image in a prompt's text."""
 MAX_RATIO = 200
-"""Longest side to shortest: the image processor's own limit."""
+"""Most ratio of the longer side to the shorter: the image processor's own limit."""
 MAX_PROCESSORS = 8
-"""Image processors that are kept: one for each set of options that requests came with lately."""
+"""Cached image processors, one for each set of options in recent requests."""
 KEPT_PATCHES_BYTES = 64 * 2**20
-"""Patches of recent pictures that are kept, so that the next turn of a chat finds them."""
+"""Size of the cache for patches of recent images, which the next turn of a chat needs again."""
 
 
 def expand_placeholders(
@@ -71,13 +71,13 @@ def expand_placeholders(
 
 
 class MultiModalProcessor:
-    """Checks pictures, cuts them into patches, and expands prompts.
+    """Checks images, splits them into patches, and expands prompts.
 
     Args:
-        folder: of the model; its `preprocessor_config.json` says how pictures are prepared.
-        vision: the encoder's shape.
-        config: how many pictures a prompt may bring, and options of the image processor.
-        max_model_len: tokens that prompt and output may have together.
+        folder: of the model; its `preprocessor_config.json` configures the image processor.
+        vision: the encoder's config.
+        config: how many images a prompt may have, and options of the image processor.
+        max_model_len: most tokens of prompt and output together.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class MultiModalProcessor:
     ) -> None:
         self.folder, self.vision, self.config = Path(folder), vision, config
         self.max_model_len = max_model_len
-        self._lock = threading.Lock()  # a server prepares several prompts at a time, in threads
+        self._lock = threading.Lock()  # a server processes several prompts at a time, in threads
         self._processors: OrderedDict[str, Any] = OrderedDict()
         self._patches: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.num_processed = 0
-        """Pictures that were cut into patches; those found by their hash were not."""
+        """Number of images split into patches, without those found in the cache."""
 
     @cached_property
     def image_processor(self) -> Any:
-        """The model authors' image processor, with the engine's own options.
+        """The model's own image processor, with the engine's options.
 
         Raises:
             ValueError: if the folder has none, or it does not fit the encoder.
@@ -101,11 +101,11 @@ class MultiModalProcessor:
         return self._make_processor({})
 
     def processor_for(self, options: Any) -> Any:
-        """The image processor with a request's ``mm_processor_kwargs``, which go before ours.
+        """The image processor with a request's ``mm_processor_kwargs``, which override the
+        engine's.
 
         Raises:
-            ValueError: for what is no mapping, an option that it does not have, or one that does
-                not fit the encoder.
+            ValueError: unless it is a mapping of known options that fit the encoder.
         """
         if not options:
             return self.image_processor
@@ -124,17 +124,17 @@ class MultiModalProcessor:
             return self._processors[key]
 
     def _make_processor(self, options: Mapping[str, Any]) -> Any:
-        # Before 5.18 the package's own name for it asks for torchvision, which is not needed.
+        # Before 5.18 `transformers.AutoImageProcessor` requires torchvision, which is not needed.
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         merged = dict(self.config.mm_processor_kwargs) | dict(options)
         try:
             for file in self.folder.glob("*processor*_config.json"):
-                read_json(file)  # a damaged one by its name; the library's errors are of many kinds
+                read_json(file)  # its error names a damaged file; the library's may not
             processor = AutoImageProcessor.from_pretrained(
                 self.folder, backend="pil", local_files_only=True, **merged
             )
-        except Exception as error:  # the library promises none in particular
+        except Exception as error:  # the library may raise any
             raise ValueError(
                 f"{str(self.folder)!r} has no image processor that can be used: {error}"
             ) from error
@@ -159,10 +159,10 @@ class MultiModalProcessor:
 
     @property
     def largest(self) -> int:
-        """Tokens of the largest picture that a prompt can hold."""
+        """Tokens of the largest image that a prompt can have."""
         try:
             most_pixels = self.image_processor.size["longest_edge"]
-        except (ValueError, KeyError):  # the first picture will be refused with the reason
+        except (ValueError, KeyError):  # the first image will be refused with the reason
             return self.max_model_len
         tokens = most_pixels // self.vision.pixels_per_token
         return max(1, min(tokens, self.max_model_len))
@@ -173,18 +173,18 @@ class MultiModalProcessor:
         multi_modal_data: Mapping[str, Any],
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], list[MultiModalFeatureSpec]]:
-        """The prompt as the model sees it, and its pictures.
+        """The expanded prompt, and the features of its images.
 
         Args:
-            token_ids: with one placeholder for each picture.
-            multi_modal_data: ``{"image": picture}`` or ``{"image": [picture, ...]}``.
+            token_ids: with one placeholder for each image.
+            multi_modal_data: ``{"image": image}`` or ``{"image": [image, ...]}``.
             mm_processor_kwargs: options of the image processor, for this prompt alone.
 
         Raises:
-            ValueError: that names the picture, what is wrong with it, the limit and the fix.
+            ValueError: with the index of the image, what is wrong with it, the limit and the fix.
         """
         images = self.check(multi_modal_data)
-        expand_placeholders(token_ids, self.vision.image_token_id, [1] * len(images))  # how many
+        expand_placeholders(token_ids, self.vision.image_token_id, [1] * len(images))  # check count
         processor = self.processor_for(mm_processor_kwargs) if images else None
         options = dict(self.config.mm_processor_kwargs) | dict(mm_processor_kwargs or {})
         named = [self._patches_of(processor, options, i, image) for i, image in enumerate(images)]
@@ -200,7 +200,7 @@ class MultiModalProcessor:
         ]
 
     def check(self, multi_modal_data: Any) -> list[Image.Image]:
-        """The pictures of a prompt, after looking at everything that can be wrong with them."""
+        """The images of a prompt. Raises ValueError if one is invalid."""
         if not isinstance(multi_modal_data, Mapping):
             raise ValueError(
                 f"multi_modal_data is {show(multi_modal_data)}; it must be a mapping such as "
@@ -216,7 +216,7 @@ class MultiModalProcessor:
         return [self._load(index, image) for index, image in enumerate(images)]
 
     def _load(self, index: int, image: Any) -> Image.Image:
-        """A picture that was sent to us lies on white; one of the caller's own stays as it is."""
+        """Load and convert an image. One that was given by a URL is drawn on white."""
         from mini_vllm.multimodal.pictures import as_rgb, upright
 
         was_sent = isinstance(image, MediaURL)
@@ -228,9 +228,9 @@ class MultiModalProcessor:
     def _patches_of(
         self, processor: Any, options: Mapping[str, Any], index: int, image: Image.Image
     ) -> tuple[str, dict[str, Any]]:
-        """A picture's name, and its patches ``[P, patch_dim]`` float32 in merge order.
+        """An image's hash, and its patches ``[P, patch_dim]`` float32 in merge order.
 
-        Other options make another picture of it, so they are part of the name.
+        The hash includes the options, because they change the patches.
         """
         name = hash_image(image, processor.to_dict())
         with self._lock:
@@ -261,7 +261,7 @@ class MultiModalProcessor:
 
 
 def check_count(count: int, config: MultiModalConfig) -> None:
-    """Raises ValueError if a prompt may not bring so many pictures.
+    """Raises ValueError for more images than a prompt may have.
 
     Source: vllm/multimodal/processing/context.py#L408-L425 (BaseProcessingInfo.validate_num_items)
     @ v0.22.1
@@ -275,10 +275,10 @@ def check_count(count: int, config: MultiModalConfig) -> None:
 
 
 def check_image(index: int, image: Any) -> Image.Image:
-    """The picture, decoded. Pillow reads a file only when its pixels are asked for.
+    """The decoded image. Pillow decodes a file only when its pixels are needed.
 
     Raises:
-        ValueError: if it is no picture, cannot be decoded, is too large, or has an extreme shape.
+        ValueError: if it is no image, cannot be decoded, is too large, or has an extreme shape.
     """
     from mini_vllm.multimodal.pictures import Image
 
@@ -305,6 +305,6 @@ def check_image(index: int, image: Any) -> Image.Image:
         )
     try:
         image.load()
-    except Exception as error:  # whatever a damaged file makes a decoder raise
+    except Exception as error:  # for a damaged file, a decoder may raise anything
         raise ValueError(f"image {index} cannot be decoded: {error}") from error
     return image

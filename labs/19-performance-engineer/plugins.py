@@ -1,6 +1,6 @@
-"""Packages that add to the engine without an edit of it: they are found by their entry points.
+"""Plugins: packages that extend the engine, found by their entry points.
 
-A package names a function in a group of its `pyproject.toml`::
+A package declares a function in its `pyproject.toml`::
 
     [project.entry-points."mini_vllm.platform_plugins"]
     my_device = "my_package:platform"       # returns "my_package.platform.MyPlatform", or None
@@ -8,9 +8,8 @@ A package names a function in a group of its `pyproject.toml`::
     [project.entry-points."mini_vllm.general_plugins"]
     my_models = "my_package:register"       # registers models, quantisations, attention backends
 
-The environment variable MINI_VLLM_PLUGINS chooses plugins by name: "a,b" loads these two, "" loads
-none, and without it all are loaded. A plugin that fails is named in a warning, and the rest goes on
-without it.
+The environment variable MINI_VLLM_PLUGINS selects plugins by name: "a,b" loads these two, "" loads
+none; if it is not set, all are loaded. A plugin that fails is skipped with a warning.
 
 Source: vllm/plugins/__init__.py#L28-L82 (load_plugins_by_group, load_general_plugins) @ v0.22.1.
 """
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from mini_vllm.platforms.interface import Platform
 
 GENERAL_PLUGINS_GROUP = "mini_vllm.general_plugins"
-"""Functions that are called once in each process, before a model is looked up."""
+"""Functions that are called once in each process, before a model class is chosen."""
 PLATFORM_PLUGINS_GROUP = "mini_vllm.platform_plugins"
 """Functions that return the path of a :class:`~mini_vllm.platforms.interface.Platform`."""
 GROUPS = (GENERAL_PLUGINS_GROUP, PLATFORM_PLUGINS_GROUP)
@@ -101,7 +100,7 @@ def load_general_plugins() -> None:
 
 
 def chosen_plugins() -> frozenset[str] | None:
-    """The names in MINI_VLLM_PLUGINS; None: all plugins are wanted."""
+    """The names in MINI_VLLM_PLUGINS; None if all plugins are selected."""
     names = os.environ.get(CHOICE)
     if names is None:
         return None
@@ -110,13 +109,13 @@ def chosen_plugins() -> frozenset[str] | None:
 
 @functools.cache
 def installed() -> tuple[EntryPoint, ...]:
-    """The plugins of all installed packages, read once: it takes milliseconds."""
+    """The plugins of all installed packages, read once because that takes milliseconds."""
     everything = entry_points()
     return tuple(one for group in GROUPS for one in everything.select(group=group))
 
 
 def warn_of_missing() -> None:
-    """Name what MINI_VLLM_PLUGINS asks for and no package brings."""
+    """Log a warning for names in MINI_VLLM_PLUGINS that are not installed."""
     wanted = chosen_plugins()
     if not wanted:
         return

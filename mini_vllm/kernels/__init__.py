@@ -1,4 +1,4 @@
-"""Kernels and what launches them: in Triton, and for a CPU in C++.
+"""Kernels in Triton and, for a CPU, in C++; and the modules that launch them.
 
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
@@ -21,12 +21,12 @@
     grouped_gemm.py  the products of experts
     gdn_decode.py  the gated delta rule of one token a request
     mla_decode.py  attention of one token a request over latents
-    cpu.cpp        what lies between products, and products of packed weights, for a CPU, in C++
+    cpu.cpp        for a CPU, in C++: operations between products, and products of packed weights
     native.py      builds cpu.cpp where there is a compiler, and calls it
     native_states.py  calls its loops of layers with a state
 
-A kernel module holds kernels and nothing else. All that surrounds one, the grid, the arguments, the
-tile sizes, lives in a launcher, which the engine and the kernel checker share.
+A kernel module contains only kernels. The grid, the arguments and the tile sizes of a kernel are in
+a launcher, which the engine and the kernel checker share.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from torch import Tensor
 from mini_vllm.platforms import platform_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether Triton runs kernels on the CPU, slowly, one program after another."""
+"""Whether Triton's interpreter runs kernels on the CPU, slowly, one program after another."""
 USES_GEMV = os.environ.get("MINI_VLLM_GEMV") == "1"
-"""Whether products of few tokens are `gemv.py`'s where kernels run. Not by itself: no GPU has shown
-yet that it is faster than torch's product there; `gpu-report --part roofline` measures both."""
+"""Whether the kernel in `gemv.py` is used for few tokens. Off by default: it has not been measured
+to be faster than torch's product; `gpu-report --part roofline` measures both."""
 USES_TILED_PREFILL = os.environ.get("MINI_VLLM_TILED_PREFILL") == "1"
-"""Whether prompts are attended to by `tiled_prefill.py`'s kernel; not by itself either."""
+"""Whether the kernel in `tiled_prefill.py` is used for prompts. Off by default."""
 USES_ORDERED_DECODE = os.environ.get("MINI_VLLM_ORDERED_DECODE") == "1"
-"""Whether decodes that wait for each other start with the longest; not by itself either."""
+"""Whether decodes that cannot all run at once start with the longest. Off by default."""
 
 
 def can_launch(tensor: Tensor) -> bool:
-    """Whether kernels can work on `tensor`: on a GPU always, elsewhere under the interpreter.
+    """Whether kernels can run on `tensor`: on a GPU always, elsewhere with the interpreter.
 
-    Not while `torch.compile` traces: it writes kernels of its own.
+    Not while `torch.compile` traces, because it generates its own kernels.
     """
     return not torch.compiler.is_compiling() and can_launch_on(tensor.device)
 
 
 def can_launch_on(device: torch.device) -> bool:
-    """Whether kernels can work on tensors of a device."""
+    """Whether kernels can run on tensors of a device."""
     return INTERPRETED or platform_of(device).launches_kernels

@@ -28,10 +28,11 @@ def attention_work(
     window: int | None = None,
     **_: Any,
 ) -> Work:
-    """What attention reads and computes. What it writes, and the rest of a problem, is not counted.
+    """Bytes that attention reads, and its FLOPs. Writes, and the rest of a problem, are not
+    counted.
 
-    Each query is read once, and so is each key, value and table entry that any token sees. FLOPs
-    are those of the visible pairs.
+    Each query is read once, and so is each visible key, value and table entry. FLOPs are those of
+    the visible pairs.
     """
     block_size, num_kv_heads, head_dim = key_cache.shape[1:]
     limit = window or NO_WINDOW
@@ -174,12 +175,13 @@ PAGED_DECODE = KernelSpec(
 
 
 AT_ONCE = 4
-"""Programs of a decode that a processor holds at the same time. With 128 features in half precision
-one takes 39 KB of shared memory: four fit on sm_80, five on sm_90."""
+"""Programs of a decode that a multiprocessor runs at the same time. With 128 features in half
+precision each needs 39 KB of shared memory: four fit on sm_80, five on sm_90."""
 
 
 def order_matters(num_programs: int, num_processors: int) -> bool:
-    """Whether programs wait for others to end: where all start at once, none comes first."""
+    """Whether some programs must wait for others to end. If all start at once, order is
+    irrelevant."""
     return num_programs > AT_ONCE * num_processors
 
 
@@ -222,7 +224,7 @@ def plan_split_decode(output: Tensor, partial: Tensor, lse: Tensor, **problem: A
 
 
 def work_split_decode(output: Tensor, partial: Tensor, lse: Tensor, **problem: Any) -> Work:
-    """Partial results are written and read once more: the price of the parallelism."""
+    """Partial results are written and read in addition: the cost of the parallelism."""
     decode = work_paged_decode(output=partial, lse=lse, **problem)
     return decode + work_reduce_splits(partial, lse, output)
 
@@ -296,7 +298,7 @@ def plan_paged_prefill(
 
 
 def work_paged_prefill(output: Tensor, query_start_loc: Tensor, **problem: Any) -> Work:
-    """Attention of the ragged queries, what says where they begin, and what it writes."""
+    """Attention of the ragged queries, the offsets of the queries, and the output."""
     attention = attention_work(query_start_loc.diff().tolist(), **problem)
     return attention + Work(tensor_bytes(query_start_loc), tensor_bytes(output), flops=0)
 

@@ -56,7 +56,7 @@ def work_grouped_gemm(
     top_k: int,
     output: Tensor,
 ) -> Work:
-    """Each expert that is used, once; each row of x, and each result."""
+    """Each used expert once, each row of x, and each result."""
     tiles = expert_ids[expert_ids >= 0]
     num_used = len(tiles.unique())
     listed = len(tiles) * (len(sorted_ids) // len(expert_ids)) * sorted_ids.itemsize

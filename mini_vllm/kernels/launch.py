@@ -1,4 +1,4 @@
-"""One kernel call as data, so that an engine can run it and a checker can look at it first."""
+"""One kernel call as data, so that the engine can run it and a checker can examine it first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Problem = Mapping[str, Any]
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is at least `n`: Triton's tiles have no other sizes."""
+    """The smallest power of two that is at least `n`. Sizes of Triton's tiles are powers of two."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -45,7 +45,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Work:
-    """The least that a problem costs, whatever the kernel: every input once, every output once."""
+    """The least work of a problem, for any kernel: every input is read once, every output written
+    once."""
 
     bytes_read: int
     bytes_written: int
@@ -65,11 +66,11 @@ class Work:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """What is known about a kernel besides its code.
+    """The description of a kernel, besides its code.
 
-    `plan(**problem)` gives the launches that solve a problem, in order; `work(**problem)` the least
-    bytes and FLOPs it costs. The problem's tensors named in `outputs` are written by the kernels
-    (in place, if they are read as well: `updates`); everything else stays as it is.
+    `plan(**problem)` gives the launches that solve a problem, in order; `work(**problem)` its least
+    bytes and FLOPs. The kernels write the tensors in `outputs`, and read and write those in
+    `updates` in place. They change nothing else.
     """
 
     name: str

@@ -8,26 +8,26 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, 
 
 MODULE = "mini_vllm.lora.triton_ops"
 MIN_DOT = 16
-"""No side of a tile that `tl.dot` multiplies may be shorter."""
+"""Least side of a tile for `tl.dot`."""
 ROWS_BY_RANK = 2**13
 WEIGHTS_BY_RANK = 2**14
-"""Numbers of a tile of rows, which stays in registers, and of a tile of weights, of which shared
-memory holds two: a tile of a high rank has fewer rows and columns."""
+"""Most numbers of a tile of rows, which is in registers, and of a tile of weights, two of which are
+in shared memory. So a tile of a high rank has fewer rows and columns."""
 
 
 def rank_tile_of(rank: int) -> int:
-    """A whole rank is one side of a tile."""
+    """The side of a tile for the rank, which is never split."""
     return max(next_power_of_2(rank), MIN_DOT)
 
 
 def rows_tile(num_tokens: int, num_segments: int, rank: int) -> int:
-    """Rows of a tile: what a segment has if all are equal, from 16 to 64, or fewer by rank."""
+    """Rows of a tile: the mean of a segment, from 16 to 64, or fewer for a high rank."""
     most = min(64, ROWS_BY_RANK // rank_tile_of(rank))
     return max(min(next_power_of_2(num_tokens // num_segments), most), MIN_DOT)
 
 
 def columns_tile(usual: int, rank: int) -> int:
-    """Columns of a tile of A or of B: the usual number, or fewer by rank."""
+    """Columns of a tile of A or of B: the usual number, or fewer for a high rank."""
     return max(min(usual, WEIGHTS_BY_RANK // rank_tile_of(rank)), MIN_DOT)
 
 
@@ -49,8 +49,8 @@ def plan_lora_shrink(
 ) -> list[Launch]:
     """`x` `[T, in]` (its row stride is free), `lora_a` `[S, n, R, in]` -> `hidden` `[n, T, R]`.
 
-    The grid must not depend on where the segments begin, which only the device knows: it has
-    room for all T tokens in every segment.
+    The starts of the segments are only on the device, so the grid cannot depend on them: it has
+    enough programs for all T tokens in every segment.
     """
     _, num_slices, rank, in_size = lora_a.shape
     row_tile = rows_tile(len(x), len(lora_ids), rank)
@@ -88,7 +88,7 @@ def work_lora_shrink(
     starts: Tensor,
     hidden: Tensor,
 ) -> Work:
-    """Each adapter that is used, each row that has one; nothing for the rows of the base."""
+    """Each used adapter, and each row with an adapter; nothing for rows of the base."""
     users = users_of(num_tokens, lora_ids)
     rows = sum(count for _, count in users)
     slot = lora_a[0].numel()
@@ -170,7 +170,7 @@ def work_lora_expand(
     starts: Tensor,
     y: Tensor,
 ) -> Work:
-    """Each adapter that is used once; each row that has one is read and written."""
+    """Each used adapter once; each row with an adapter is read and written."""
     users = users_of(num_tokens, lora_ids)
     rows = sum(count for _, count in users)
     num_slices, _, rank = hidden.shape

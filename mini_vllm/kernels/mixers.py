@@ -58,7 +58,7 @@ def plan_gdn_decode(
 
 
 def work_gdn_decode(states: Tensor, is_new: Tensor, output: Tensor, **tokens: Tensor) -> Work:
-    """Each state once, but a new one's; what each token has; and both results."""
+    """Each state once, except new ones; the inputs of each token; and both results."""
     state, num_reqs = tensor_bytes(states[0]), len(output)
     read = tensor_bytes(is_new, *tokens.values()) + int((~is_new).sum()) * state
     written = num_reqs * state + tensor_bytes(output)
@@ -78,7 +78,7 @@ GDN_DECODE = KernelSpec(
 
 # ---------------------------------------------------------------- mla_decode
 def head_tile(num_heads: int) -> int:
-    """Heads of a program. With more than 32 their averages do not fit into its registers."""
+    """Heads of a program. The accumulators of more than 32 do not fit into registers."""
     return MIN_DOT if num_heads <= MIN_DOT else 32
 
 
@@ -170,8 +170,8 @@ def gdn_decode(
     block_ids: Tensor,
     is_new: Tensor,
 ) -> Tensor:
-    """A token of each request: outputs `[R, H, Dv]`; `states` move on in place. Shapes are those of
-    `plan_gdn_decode`."""
+    """Outputs `[R, H, Dv]` of one token of each request; `states` are updated in place. Shapes are
+    those of `plan_gdn_decode`."""
     output = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     tokens = dict(query=query, key=key, value=value, g=g, beta=beta)
     GDN_DECODE.run(states=states, block_ids=block_ids, is_new=is_new, output=output, **tokens)

@@ -14,7 +14,7 @@ ROW_TILE, COLUMN_TILE = 64, 64
 
 
 def product_tiles(num_tokens: int, rows: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and tiles of a product: as many tokens in a tile as there are, from 16 to 64."""
+    """Grid and tiles of a product. A tile has all tokens, but at least 16 and at most 64."""
     tokens = min(max(next_power_of_2(num_tokens), MIN_DOT), 64)
     grid = (-(-num_tokens // tokens), -(-rows // ROW_TILE))
     return grid, {"TOKEN_TILE": tokens, "ROW_TILE": ROW_TILE, "COLUMN_TILE": COLUMN_TILE}
@@ -61,9 +61,9 @@ FEW_TOKENS = 4
 def plan_gemv(x: Tensor, weight: Tensor, output: Tensor) -> list[Launch]:
     """As `plan_gemm`, for 1 to `FEW_TOKENS` tokens.
 
-    A program has 8 rows, or 16 where that still gives every processor several programs. A tile is
-    8,192 numbers of the weight, 16 KB on their way; half of that for more than two tokens, each of
-    which has a sum for every number of a tile.
+    A program has 8 rows, or 16 if every multiprocessor still gets several programs. A tile has
+    8,192 numbers of the weight, 16 KB in flight; half of that for more than two tokens, because
+    each token has an accumulator for every number of a tile.
     """
     rows, columns = weight.shape
     row_tile = 8 if rows < 4096 else 16
@@ -104,8 +104,8 @@ SPECS = (GEMM, GEMV)
 
 # ---------------------------------------------------------------- for the engine
 def takes_gemv(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a product is one that `gemv` makes: of `x` `[T, K]` with few tokens, in half
-    precision, with a weight `[N, K]` of its dtype, and nothing to add."""
+    """Whether `gemv` can compute a product: `x` `[T, K]` with few tokens, in half precision, a
+    weight `[N, K]` of the same dtype, and no bias."""
     return (
         bias is None
         and 1 <= len(x) <= FEW_TOKENS

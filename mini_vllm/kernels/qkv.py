@@ -8,7 +8,8 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, 
 from mini_vllm.kernels.pointwise import warps_for
 
 TILE = 1024
-"""Features of a program, in whole heads: 8 of 128. A program reads its token's angles once."""
+"""Features of a program: whole heads, such as 8 of 128. A program reads its token's cos and sin
+once."""
 
 
 def plan_qk_norm_rope_store(
@@ -69,8 +70,8 @@ def work_qk_norm_rope_store(
     value_cache: Tensor,
     slot_mapping: Tensor,
 ) -> Work:
-    """Queries once each way; keys and values of tokens that are stored; half of the angles, since
-    both halves are the same; and what the norm multiplies by."""
+    """Queries, read and written once; keys and values of tokens that are stored; half of cos and
+    sin, because both halves are the same; and the norm's weights."""
     num_tokens, num_heads, head_dim = qkv.shape
     num_kv_heads, stored = key_cache.shape[2], int((slot_mapping >= 0).sum())
     queries = num_tokens * (num_heads - 2 * num_kv_heads) * head_dim

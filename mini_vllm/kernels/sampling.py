@@ -8,7 +8,8 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, 
 
 MODULE = "mini_vllm.kernels.sampling_kernels"
 TILE = 1024
-"""Tokens of a tile. A vocabulary of 151,936 has 149: the second kernel holds one number of each."""
+"""Tokens of a tile. A vocabulary of 151,936 has 149 tiles; the second kernel reads one number of
+each."""
 
 
 def num_tiles(vocab_size: int) -> int:
@@ -76,7 +77,7 @@ def work_draw_tokens(
     mass: Tensor,
     max_logit: float,
 ) -> Work:
-    """Every logit once, with an exp each; what a row says of itself; and one token a row."""
+    """Every logit once; the parameters of each row; and one token a row."""
     rows = [tensor for tensor in (temperature, seeds, num_output_tokens) if tensor is not None]
     written = tensor_bytes(token_ids, largest, mass)
     return Work(tensor_bytes(logits, *rows), written, flops=0)

@@ -13,14 +13,14 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, next_power_of_2
 MOST_HEADS = 16
 """Heads of a group that share a tile; a larger group has several tiles."""
 KEY_TILE = 32
-"""With 64 keys the registers of sm_80 do not hold a tile of 128 rows and 128 features; those of
-sm_90 do. Which is faster there is for a GPU to say."""
+"""With 64 keys, a tile of 128 rows and 128 features does not fit the registers of sm_80; it fits
+those of sm_90, where it has not been measured which is faster."""
 
 
 def plan_tiled_prefill(
     query: Tensor, key_cache: Tensor, max_query_len: int, **problem: Any
 ) -> list[Launch]:
-    """The problem and the arguments of `plan_paged_prefill`, in other tiles."""
+    """The same problem and arguments as `plan_paged_prefill`, with other tiles."""
     same = {"query": query, "key_cache": key_cache, "max_query_len": max_query_len}
     (plain,) = plan_paged_prefill(**same, **problem)
     num_heads, head_dim = query.shape[1:]

@@ -1,16 +1,18 @@
-"""Products by a weight in groups of 4 or 8 bits that becomes floats first, and when that is faster.
+"""Products with a weight in groups of 4 or 8 bits that is unpacked to floats first, and when that
+is faster.
 
-Our own product reads packed numbers. For many rows of x a library's product of floats may be so
-much faster that unpacking the weight for it pays. From how many rows on depends on the processor,
-the library and the threads. So both are timed, once a machine, when the first product of
-`TRIED[0]` rows or more comes, for `SECONDS`; the answer is kept beside the compiled `cpu.cpp`.
+Our own product reads packed numbers. For many rows of x, a library's product of floats may be so
+much faster that unpacking the weight is worth it. The number of rows depends on the processor, the
+library and the threads. So both are measured once on a machine, for `SECONDS`, at the first product
+of `TRIED[0]` rows or more. The result is stored beside the compiled `cpu.cpp`.
 
-The two products round differently. So that a request gets the same numbers in every process of a
-machine, each reads what the first has kept. The price: another machine may answer in other numbers,
-and a measurement that a busy program disturbed stays until its file is deleted.
+The two products round differently. All processes of a machine read the stored result, so that a
+request gets the same numbers in each of them. But other machines may give other numbers, and a
+measurement that another program disturbed stays until its file is deleted.
 
-MINI_VLLM_UNPACK_FROM says it instead, in rows (`512`, or `never`): for tests, and to compare the
-numbers of machines. A step that `model/narrow.py` takes in one native call does not ask.
+MINI_VLLM_UNPACK_FROM overrides the measurement, in rows (`512`, or `never`): for tests, and to get
+the same numbers on several machines. A step that `model/narrow.py` executes in one native call does
+not use this module.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ logger = logging.getLogger(__name__)
 VARIABLE = "MINI_VLLM_UNPACK_FROM"
 NEVER = "never"
 TRIED = (128, 192, 256, 384, 512, 768, 1024)
-"""Rows of x that are tried. Fewer are never asked about: our own product has them."""
+"""Rows of x that are measured. For fewer, our own product is always used."""
 AT_A_TIME = 512
-"""Rows of a weight that are unpacked at once: so its floats take little memory."""
+"""Rows of a weight that are unpacked at a time, so that the floats need little memory."""
 COLUMNS, GROUP = 1024, 32
-"""Of the weight that is tried, which has `AT_A_TIME` rows."""
+"""Shape of the measured weight, which has `AT_A_TIME` rows."""
 SECONDS = 0.3
-"""What all trials of a weight may take together; a trial ends with the round that it is in."""
+"""Time limit of all trials of a weight together; a trial ends after its current round."""
 ROUNDS = 2, 7
-"""Fewest and most of a trial."""
+"""Fewest and most rounds of a trial."""
 KINDS = {Matrix.GROUPS_OF_4_BITS: torch.int32, Matrix.GROUPS_OF_8_BITS: torch.int8}
-"""Kinds of weights that are asked about, and what their numbers are packed from."""
+"""Kinds of weights that may be unpacked, with the dtype of their unpacked numbers."""
 
 
 # ---------------------------------------------------------------- as floats
@@ -72,7 +74,7 @@ def multiply(
     middle: int,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """x @ weight^T + bias `[T, K] -> [T, N]`, by some rows of the weight after the others; the
+    """x @ weight^T + bias `[T, K] -> [T, N]`, with `AT_A_TIME` rows of the weight at a time. The
     arguments are those of `Matrix.of_groups`."""
     num_rows = scale.shape[1]
     output = x.new_empty(len(x), num_rows)
@@ -87,9 +89,9 @@ def multiply(
 
 # ---------------------------------------------------------------- when
 def is_faster(kind: int, num_rows: int, dtype: torch.dtype) -> bool:
-    """Whether to unpack a weight of this kind for `num_rows` rows of x, which has this dtype.
+    """Whether to unpack a weight of this kind for `num_rows` rows of x with this dtype.
 
-    Raises ValueError for a `VARIABLE` that is not understood.
+    Raises ValueError for an invalid value of `VARIABLE`.
     """
     if kind not in KINDS:
         return False
@@ -102,7 +104,7 @@ def is_faster(kind: int, num_rows: int, dtype: torch.dtype) -> bool:
 
 
 def pinned() -> float | None:
-    """What `VARIABLE` says; None: nothing.
+    """The value of `VARIABLE`; None if it is not set.
 
     Raises ValueError for anything but a number of rows, of at least 1, or `never`.
     """
@@ -120,13 +122,14 @@ def pinned() -> float | None:
 
 
 def parse(text: str) -> float:
-    """Rows, of which there are infinitely many in `never`. Raises ValueError."""
+    """The number of rows; infinity for `never`. Raises ValueError."""
     return math.inf if text == NEVER else int(text)
 
 
 @functools.cache
 def least_rows(kind: int, dtype: torch.dtype, *threads: int) -> float:
-    """From how many rows on unpacking is faster: as it is kept on this machine, or measured now.
+    """The number of rows from which on unpacking is faster: stored on this machine, or measured
+    now.
 
     Args:
         threads: those of torch, and those of our own products.
@@ -145,13 +148,15 @@ def least_rows(kind: int, dtype: torch.dtype, *threads: int) -> float:
 
 
 def kept_file(form: str, dtype: torch.dtype, threads: tuple[int, ...]) -> Path:
-    """Beside the library, and named after all that the answer depends on."""
+    """The file of the result, beside the library. Its name has everything that the result depends
+    on."""
     name = (form, str(dtype).removeprefix("torch."), *map(str, threads))
     return native.beside(f"torch{torch.__version__}-{'-'.join(name)}.txt")
 
 
 def read(path: Path) -> float:
-    """Raises OSError where there is no such file, ValueError where it does not say what it may."""
+    """The stored result. Raises OSError if there is no such file, ValueError for invalid
+    content."""
     rows = parse(path.read_text(encoding="ascii").strip())
     if rows not in (*TRIED, math.inf):
         raise ValueError(f"{path} has {rows}; it must be one of {TRIED}, or {NEVER!r}")
@@ -159,10 +164,10 @@ def read(path: Path) -> float:
 
 
 def keep(path: Path, rows: float) -> float:
-    """Write `rows` down for other processes; returns what now stands there.
+    """Store `rows` for other processes; returns what is stored then.
 
-    Of several that measure at once the first is right for all: a link appears with all that is in
-    it, or not at all, and never in the place of another. Raises OSError.
+    If several processes measure at the same time, the result of the first is used by all. The file
+    is created by a hard link: atomically, and without replacing another. Raises OSError.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         own = Path(folder) / path.name
@@ -181,9 +186,9 @@ def keep(path: Path, rows: float) -> float:
 def measure(kind: int, dtype: torch.dtype, clock: Callable[[], float] | None = None) -> float:
     """The least of `TRIED` for which unpacking is faster; infinity where it is for none.
 
-    Three of them are timed: where it is faster for some rows, it is for more.
+    Only three are measured, by bisection: if unpacking is faster for some rows, it is for more.
     """
-    # What one thread computes is what a quiet machine takes; several wait for each other, too.
+    # For one thread, CPU time: other programs do not change it. Several wait for each other, too.
     clock = clock or (time.thread_time if native.threads() == 1 else time.perf_counter)
     ours, floats = rivals(kind)
 
@@ -197,7 +202,7 @@ def measure(kind: int, dtype: torch.dtype, clock: Callable[[], float] | None = N
 
 
 def rivals(kind: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Our product of one weight, and that of its floats. Draws no random numbers."""
+    """Our product with one weight, and the product with its floats. Uses no random numbers."""
     numbers = torch.ones(AT_A_TIME, COLUMNS, dtype=KINDS[kind])
     words = (native.pack_int4 if kind == Matrix.GROUPS_OF_4_BITS else native.pack_pairs)(numbers)
     scale = torch.ones(COLUMNS // GROUP, AT_A_TIME, dtype=torch.float16)
@@ -208,9 +213,9 @@ def rivals(kind: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Te
 def is_shorter(
     one: Callable[[], object], other: Callable[[], object], clock: Callable[[], float]
 ) -> bool:
-    """Whether `one` takes less time than `other`, by the best of each, in turns.
+    """Whether `one` takes less time than `other`: they alternate, and the best time of each counts.
 
-    So a program beside them slows both, and the turn in which it rested counts.
+    So another program slows both, and the best times are those without it.
     """
     fewest, most = ROUNDS
     best, start = [math.inf, math.inf], clock()

@@ -1,4 +1,4 @@
-"""The pictures of a conversation: parts of a message that are not text.
+"""The images of a conversation: parts of a message that are not text.
 
 ::
 
@@ -6,8 +6,8 @@
     {"type": "image_pil", "image_pil": picture}
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0..."}}
 
-A message becomes text with a mark where each picture was, so that any chat template can write it.
-The mark is one that no message can hold: a text may speak of the placeholder, and is a text then.
+A message becomes text with a mark in place of each image, so that any chat template can format it.
+The mark is random, so no message can contain it. A placeholder in a message's text stays text.
 
 Source: vllm/entrypoints/chat_utils.py#L1541-L1600 (_parse_chat_message_content_parts) @ v0.22.1
 """
@@ -23,29 +23,29 @@ from mini_vllm.multimodal.media import MediaURL
 from mini_vllm.multimodal.processing import PLACEHOLDER
 
 PLACE_IN_CHAT = f"<|vision_start|>{PLACEHOLDER}<|vision_end|>"
-"""What stands for a picture in a message.
+"""The text in place of an image in a message.
 
 Source: vllm/model_executor/models/qwen3_vl.py#L1637-L1644
 (Qwen3VLForConditionalGeneration.get_placeholder_str) @ v0.22.1
 """
 PICTURE = f"<|picture {secrets.token_hex(16)}|>"
-"""A picture's placeholder until the conversation is tokenized; another one in each process."""
+"""The mark of an image until the conversation is tokenized; random in each process."""
 _PLACE = PLACE_IN_CHAT.replace(PLACEHOLDER, PICTURE)
 TEXT_PARTS = {
     "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
     "thinking": "thinking",
 }  # fmt: skip
-"""Kinds of parts that are text, and the field that holds it."""
+"""Types of text parts, and the field with the text."""
 
 
 def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Messages whose content is text, and what stood for their pictures, in order.
+    """The messages with text as content, and their images in order.
 
-    Nothing is decoded or fetched here: the input processor does that, and can refuse one
-    prompt of many.
+    Nothing is decoded or fetched here. The input processor does that, and can refuse one prompt of
+    many.
 
     Raises:
-        ValueError: for what is no list of messages, or a part that is neither text nor picture.
+        ValueError: unless it is a list of messages whose parts are texts and images.
     """
     check_messages(messages)
     images: list[Any] = []
@@ -59,7 +59,7 @@ def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, A
 
 
 def check_messages(messages: Any) -> None:
-    """Raises ValueError for what is no list of mappings; what they hold is looked at later."""
+    """Raises ValueError unless it is a list of mappings. Their entries are checked later."""
     if not isinstance(messages, list | tuple):
         raise bad_value("messages", messages, "it must be a list")
     for index, message in enumerate(messages):
@@ -73,7 +73,8 @@ def check_messages(messages: Any) -> None:
 
 
 def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
-    """Pictures as marks; text parts one a line, and nothing between text and picture."""
+    """Images become marks; a line break separates two text parts, nothing separates text and
+    image."""
     text, follows_text = "", False
     for part in parts:
         kind = _kind_of(part) if isinstance(part, Mapping) else None
@@ -97,7 +98,7 @@ def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
 
 
 def _kind_of(part: Mapping[str, Any]) -> Any:
-    """What a part says that it is; one that does not say it is what it has."""
+    """The type of a part; without one, it follows from the part's fields."""
     has = next((name for name in ("image_url", "image_pil") if name in part), "text")
     return part.get("type") or has
 
@@ -105,11 +106,11 @@ def _kind_of(part: Mapping[str, Any]) -> Any:
 def encode_chat(
     tokenizer: Any, text: str, sees: bool, add_special_tokens: bool = False
 ) -> list[int]:
-    """Token ids of a conversation that a template has written.
+    """Token ids of a conversation that a template has formatted.
 
     Args:
-        sees: whether the model takes pictures. Then a placeholder in a message's text is text, and
-            gets the tokens of its letters: its own token would be taken for a picture.
+        sees: whether the model takes images. Then a placeholder in a message's text is encoded by
+            its letters, because its own token would stand for an image.
     """
     if not sees or PLACEHOLDER not in text:
         return _encode(tokenizer, with_placeholders(text), add_special_tokens)
@@ -127,7 +128,7 @@ def encode_chat(
 
 
 def with_placeholders(text: str) -> str:
-    """A conversation as text: with the placeholder where each picture is."""
+    """A conversation as text, with the placeholder in place of each image."""
     return text.replace(PICTURE, PLACEHOLDER)
 
 

@@ -1,4 +1,4 @@
-"""The two classes that describe an image; they live where the core can see them."""
+"""The two classes that describe an image; they are defined where the core can import them."""
 
 from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 

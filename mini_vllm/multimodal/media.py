@@ -1,7 +1,7 @@
-"""Pictures by address: data URLs, and the web sites and the folder that an engine may ask.
+"""Images by URL: data URLs, allowed hosts, and files in an allowed folder.
 
-A client that may send a request could make this machine ask its own network. So nothing is fetched
-unless its site is listed, and no redirection is followed: a listed site could send us elsewhere.
+A client could make the server send requests into its own network. So URLs are fetched from listed
+hosts only, and redirects are not followed, because they could lead to other hosts.
 
 Source: vllm/multimodal/media/connector.py#L74-L399 (MediaConnector) @ v0.22.1
 """
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_BYTES = 32 * 2**20
-"""Of one encoded picture."""
+"""Most bytes of an encoded image."""
 FETCH_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class MediaURL:
-    """A picture that is not here yet."""
+    """An image that is not loaded yet."""
 
     url: Any
 
     def load(
         self, index: int, allowed_domains: Sequence[str], allowed_folder: str = ""
     ) -> Image.Image:
-        """The picture.
+        """Load the image.
 
         Args:
-            index: of the picture in its prompt, for messages.
-            allowed_domains: host names that may be asked.
-            allowed_folder: whose files may be read; "": none.
+            index: of the image in its prompt, for error messages.
+            allowed_domains: hosts to fetch from.
+            allowed_folder: folder whose files may be read; "": none.
 
         Raises:
-            ValueError: if it cannot be read, or may not be asked for.
+            ValueError: if it cannot be read, or is not allowed.
         """
         if not isinstance(self.url, str):
             raise ValueError(
@@ -63,7 +63,7 @@ class MediaURL:
 
         try:
             return Image.open(io.BytesIO(data))
-        except UnidentifiedImageError:  # it names an object of this process
+        except UnidentifiedImageError:  # its message has the address of an object
             raise ValueError(
                 f"image {index} cannot be decoded: its {len(data)} bytes begin with "
                 f"{show(data[:8])}, which is no format of pictures that can be read; send a PNG, "
@@ -74,9 +74,9 @@ class MediaURL:
 
 
 def _decode(index: int, url: str) -> bytes:
-    """The bytes of ``data:image/png;base64,...``, as a browser reads it: names in any case, white
-    space and a missing end of padding do not count, and characters may be written as ``%2B``.
-    Base64 for URLs, with - and _ for + and /, is read as well: no text means two things.
+    """The bytes of ``data:image/png;base64,...``. As in a browser, case, white space and missing
+    padding are ignored, and characters may be escaped (``%2B``). URL-safe base64, with - and _ for
+    + and /, is accepted, too.
 
     Source: https://fetch.spec.whatwg.org/#data-url-processor
     """
@@ -95,12 +95,12 @@ def _decode(index: int, url: str) -> bytes:
     text = text.replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except ValueError as error:  # binascii's, or of a character that is not ASCII
+    except ValueError as error:  # binascii.Error, or for a character that is not ASCII
         raise ValueError(f"image {index} cannot be decoded: broken base64: {error}") from None
 
 
 def _read(index: int, url: str, folder: str) -> bytes:
-    """The bytes of a file of this machine, if it lies in the folder, links followed.
+    """The bytes of a local file, if it is in the folder after following links.
 
     Source: vllm/multimodal/media/connector.py#L252-L272 (MediaConnector._load_file_url) @ v0.22.1
     """
@@ -124,7 +124,7 @@ def _read(index: int, url: str, folder: str) -> bytes:
 
 
 def _fetch(index: int, url: str, allowed_domains: Sequence[str]) -> bytes:
-    """The bytes behind a web address.
+    """The bytes at a web address.
 
     Source: vllm/multimodal/media/connector.py#L274-L283
     (MediaConnector._assert_url_in_allowed_media_domains) @ v0.22.1. Difference: there an empty
@@ -148,7 +148,7 @@ def _fetch(index: int, url: str, allowed_domains: Sequence[str]) -> bytes:
     try:
         with opener.open(url, timeout=FETCH_SECONDS) as answer:
             data: bytes = answer.read(MAX_BYTES + 1)
-    except (OSError, HTTPException, ValueError) as error:  # no answer, nonsense, no such address
+    except (OSError, HTTPException, ValueError) as error:
         raise ValueError(f"image {index} cannot be fetched from {show(url)}: {error}") from error
     if len(data) > MAX_BYTES:
         raise ValueError(f"image {index} at {show(url)} has more than {MAX_BYTES} bytes")

@@ -1,9 +1,9 @@
-"""A picture as a viewer shows it: upright, and in RGB of 8 bits. What has no such form is refused.
+"""Converts an image to what a viewer shows: upright, in 8-bit RGB. Other images are refused.
 
-Pillow hands out what a file holds. A phone stores the picture as its sensor lay, and a note which
-way is up; a scanner stores 65,536 shades of grey, which `convert("RGB")` would clip at 255. A
-picture is brought into one form before anything else looks at it, so its size, its name and its
-patches are those of the picture that a person sees.
+Pillow returns an image as it is stored. A phone stores it unrotated, with its orientation in EXIF
+data; a scanner stores 16-bit grey, which `convert("RGB")` would clip at 255. Images are converted
+before anything else is done, so their size, hash and patches are those of the image that a person
+sees.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TURN = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""EXIF's orientations, and what sets each upright; 1 is upright already."""
+"""EXIF orientations, with the operation that makes each upright; 1 is upright already."""
 SHADES_OF_16_BITS = 65535
 UNSCALED = {"I": "32-bit integers", "F": "32-bit floats"}
-"""Modes whose numbers have no agreed black and white."""
+"""Modes for which no values of black and white are defined."""
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """The picture, turned as its EXIF orientation says; one with broken metadata stays as it is.
+    """The image, rotated by its EXIF orientation. One with broken metadata stays as it is.
 
-    As `load_image` of transformers does. A decoded picture is needed: some decoders turn it
-    themselves, and take the note away.
+    Like `load_image` of transformers. The image must be decoded before: some decoders rotate it
+    themselves and remove the orientation.
     """
     try:
         orientation: Any = image.getexif().get(ExifTags.Base.Orientation)
@@ -50,18 +50,18 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def as_rgb(index: int, image: Image.Image, on_white: bool) -> Image.Image:
-    """The picture in RGB, of 8 bits each.
+    """The image in 8-bit RGB.
 
     Args:
-        index: of the picture in its prompt, for messages.
-        on_white: what shines through where it is transparent is white, as on paper; otherwise the
-            color that is stored there, as image processors have it.
+        index: of the image in its prompt, for error messages.
+        on_white: draw it on a white background; otherwise transparent pixels get their stored
+            color, as in image processors.
 
     Raises:
-        ValueError: for a mode whose numbers have no scale, or that Pillow cannot convert.
+        ValueError: for a mode without a defined scale, or that Pillow cannot convert.
 
     Source: vllm/multimodal/image.py#L30-L36 (convert_image_mode) @ v0.22.1. Difference: there only
-    the mode RGBA lies on white, and 16 bits are clipped.
+    the mode RGBA is drawn on white, and 16 bits are clipped.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         image = _from_16_bits(image)
@@ -81,7 +81,7 @@ def as_rgb(index: int, image: Image.Image, on_white: bool) -> Image.Image:
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits as grey of 8: 65535 is white, as 255 is. Its color key becomes alpha."""
+    """16-bit grey as 8-bit grey: 65535 becomes 255. A transparent color becomes alpha."""
     shades = np.asarray(image).astype(np.uint32)
     scaled = (shades * 255 + SHADES_OF_16_BITS // 2) // SHADES_OF_16_BITS
     grey = Image.fromarray(scaled.astype("u1"))

@@ -1,15 +1,15 @@
-"""Which device an engine runs on, and all that follows from it.
+"""The device of an engine, and everything that depends on it.
 
-A :class:`~mini_vllm.platforms.interface.Platform` answers every question about a device: which
-dtypes it computes in, which attention backends it offers, how much memory there is, whether steps
-can be recorded. No other file of the engine asks a device what kind it is. So a package can add a
-device, or change one, without an edit here: see :mod:`mini_vllm.plugins`.
+A :class:`~mini_vllm.platforms.interface.Platform` has all properties of a device: its dtypes, its
+attention backends, its free memory, and whether steps can be recorded as graphs. No other file of
+the engine depends on the type of a device. So a package can add or change a device without changes
+here: see :mod:`mini_vllm.plugins`.
 
-    interface.py   Platform, the questions and their usual answers
-    cpu.py, cuda.py, mps.py     the platforms that come with the engine
+    interface.py                Platform, with its defaults
+    cpu.py, cuda.py, mps.py     the built-in platforms
 
 Source: vllm/platforms/__init__.py#L212-L252 (resolve_current_platform_cls_qualname) @ v0.22.1.
-Difference: vLLM has one platform in a process; here an engine may ask for another device than that.
+Difference: vLLM has one platform in a process; here engines may use different devices.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ BUILTIN = {
     "cpu": "mini_vllm.platforms.cpu.CpuPlatform",
     "mps": "mini_vllm.platforms.mps.MpsPlatform",
 }
-"""By type of device. "auto" takes the first that is there; a CPU always is, so "mps" is taken only
-where it is asked for."""
+"""By type of device. "auto" takes the first that is available. A CPU always is, so "mps" is never
+chosen automatically."""
 
 
 @functools.cache
 def platform_of(device: torch.device | str) -> Platform:
-    """The platform of a device such as "cuda:1"; of "auto": the current one.
+    """The platform of a device such as "cuda:1"; "auto": the current one.
 
     Raises:
-        ValueError: if plugins bring more than one platform.
+        ValueError: if plugins have more than one platform.
     """
     kind = (device if isinstance(device, str) else device.type).partition(":")[0]
     plugged = out_of_tree_platform()
@@ -54,7 +54,7 @@ def platform_of(device: torch.device | str) -> Platform:
 
 @functools.cache
 def make_platform(kind: str) -> Platform:
-    """A platform of the engine's own; for another kind of device one that promises nothing."""
+    """A built-in platform; `UnspecifiedPlatform` for other types of devices."""
     from mini_vllm.platforms.interface import UnspecifiedPlatform
 
     if kind not in BUILTIN:
@@ -65,14 +65,14 @@ def make_platform(kind: str) -> Platform:
 
 @functools.cache
 def out_of_tree_platform() -> Platform | None:
-    """See :func:`mini_vllm.plugins.plugged_platform`; looked for once."""
+    """:func:`mini_vllm.plugins.plugged_platform`, called once."""
     return plugged_platform()
 
 
 def pick_device(name: str, index: int | None = None) -> torch.device:
-    """The device called `name`; "auto": the current platform's. ValueError if there is none.
+    """The device `name`; "auto": the current platform's. Raises ValueError if it does not exist.
 
-    Where each worker has a device of its own, one without a number is that of number `index`.
+    If each worker has its own device, a name without a number gets number `index`.
     """
     import torch
 
@@ -86,7 +86,7 @@ def pick_device(name: str, index: int | None = None) -> torch.device:
 
 
 def forget() -> None:
-    """Look for platforms anew, for tests that change which are there."""
+    """Clear the caches, for tests that change the platforms."""
     for each in (platform_of, make_platform, out_of_tree_platform):
         each.cache_clear()
 
@@ -94,6 +94,6 @@ def forget() -> None:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name == "current_platform":  # not sooner: plugins import `Platform` from here
+        if name == "current_platform":  # not on import: plugins import `Platform` from here
             return platform_of("auto")
         raise AttributeError(f"module 'mini_vllm.platforms' has no attribute {name!r}")

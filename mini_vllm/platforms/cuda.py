@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: Triton kernels, streams, and decode steps that are recorded as graphs.
+"""NVIDIA GPUs: Triton kernels, streams, and CUDA graphs of decode steps.
 
 Source: vllm/platforms/cuda.py#L163-L629 (CudaPlatformBase) @ v0.22.1.
 """
@@ -15,7 +15,7 @@ from mini_vllm.platforms.interface import Platform
 
 
 class CudaPlatform(Platform):
-    """Memory of its own, nccl between workers, work that runs behind the host."""
+    """Device memory, nccl between workers, and asynchronous execution."""
 
     device_type = "cuda"
     is_pin_memory_available = True
@@ -55,8 +55,8 @@ class CudaPlatform(Platform):
     def mem_get_info(self, device: torch.device) -> tuple[int, int]:
         """See `Platform`.
 
-        What torch keeps of an engine that is gone counts as used, and would be missing here: so
-        the objects that are not held any more are collected, and torch gives back what it keeps.
+        Memory that torch has cached for an earlier engine counts as used. So unused objects are
+        collected first, and the cache is emptied.
 
         Source: vllm/v1/worker/gpu_worker.py#L294-L296 (Worker.init_device) @ v0.22.1
         """

@@ -1,4 +1,4 @@
-"""What the engine must know about a device.
+"""The interface of a platform: everything that the engine must know about a device.
 
 Source: vllm/platforms/interface.py#L105-L1024 (Platform) @ v0.22.1.
 """
@@ -16,52 +16,52 @@ HALF_AND_FULL = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Platform:
-    """One kind of device: what it can do, and how it is used.
+    """A type of device: its properties and how it is used.
 
-    The answers here promise nothing, and hold on any device that torch has. A platform overrides
-    those for which it has a better one. None of them keeps state.
+    The defaults are valid on any device of torch. A platform overrides those for which it has
+    something better. Platforms have no state.
     """
 
     device_type: str = ""
-    """What torch calls the device: `torch.device(device_type)`."""
+    """torch's name of the device: `torch.device(device_type)`."""
 
     # ------------------------------------------------------------------ what it is
     is_host: bool = False
-    """Whether the device is the CPU itself: its tensors lie in main memory, a result is there when
-    the call returns, and the engine's C++ functions run on it."""
+    """Whether the device is the CPU: tensors are in main memory, calls are synchronous, and the
+    engine's C++ functions can be used."""
     is_pin_memory_available: bool = False
-    """Whether a copy from pinned memory does not wait for the device."""
+    """Whether copies from pinned memory are asynchronous."""
     launches_kernels: bool = False
-    """Whether it runs Triton kernels that are compiled for it."""
+    """Whether it runs compiled Triton kernels."""
     streams: ClassVar[Any] = None
-    """What has its `Stream`, `stream` and `current_stream`, as `torch.cuda` does; None: a device
-    that has nothing to do behind the host, so no step comes late."""
+    """The module with its `Stream`, `stream` and `current_stream`, such as `torch.cuda`; None for a
+    synchronous device."""
     ray_device_key: str = "CPU"
-    """What Ray calls such a device when it counts them."""
+    """Ray's resource name for such devices."""
     dist_backend: str = ""
-    """The backend of torch.distributed that its workers talk by; "": it runs one worker only."""
+    """Backend of torch.distributed for its workers; "": only one worker is possible."""
     counts_peak_memory: bool = False
-    """Whether :meth:`peak_bytes` can tell what a step takes."""
+    """Whether :meth:`peak_bytes` is implemented."""
     profiler_activities: tuple[str, ...] = ("CPU",)
-    """What torch's profiler can record of it: names of `torch.profiler.ProfilerActivity`."""
+    """Activities for torch's profiler: names of `torch.profiler.ProfilerActivity`."""
     attention_backends: tuple[str, ...] = ("reference",)
-    """Names of attention backends that it offers, the one to prefer first."""
+    """Names of its attention backends, the preferred one first."""
 
     @property
     def supported_dtypes(self) -> tuple[torch.dtype, ...]:
-        """What models may be loaded in; the first is taken where a checkpoint's is not one."""
+        """Dtypes that models may have; the first is used if a checkpoint's is not among them."""
         return HALF_AND_FULL
 
     def is_available(self) -> bool:
-        """Whether there is such a device in this machine."""
+        """Whether this machine has such a device."""
         return True
 
     def device_count(self) -> int:
-        """Devices that workers can have one each; 0: all workers share the one there is."""
+        """Number of devices, one for each worker; 0: all workers share one device."""
         return 0
 
     def check_device(self, name: str) -> None:
-        """Raises ValueError if this machine has no device called `name`."""
+        """Raises ValueError if this machine has no device `name`."""
         try:
             torch.empty(0, device=name)
         except (RuntimeError, AssertionError):
@@ -71,7 +71,7 @@ class Platform:
             ) from None
 
     def check_workers(self, world_size: int) -> None:
-        """Raises ValueError if so many workers cannot talk to each other."""
+        """Raises ValueError if so many workers cannot communicate."""
         if world_size > 1 and not self.dist_backend:
             raise ValueError(
                 f"{world_size} workers cannot share a model on {self.device_type}: it has no "
@@ -85,18 +85,18 @@ class Platform:
         return dtype
 
     def num_compute_units(self, device: torch.device) -> int:
-        """Processors that work on different parts of a kernel at a time."""
+        """Number of processors that execute different parts of a kernel at the same time."""
         return 1
 
     # ------------------------------------------------------------------ memory
     def mem_get_info(self, device: torch.device) -> tuple[int, int] | None:
-        """Bytes of memory of its own that are free, and all it has; None: it shares the host's, and
-        a share of the whole (`gpu_memory_utilization`) cannot be promised."""
+        """Free and total bytes of device memory; None if it uses the host's memory, of which
+        `gpu_memory_utilization` cannot be guaranteed."""
         return None
 
     def available_memory(self, device: torch.device, utilization: float) -> int:
-        """Bytes that a KV cache may take: a share of the whole, less what is in use; of memory that
-        others need too, half of what is free at most."""
+        """Bytes available for a KV cache: a share of the total device memory, minus the bytes in
+        use. If it uses the host's memory: at most half of what is free."""
         info = self.mem_get_info(device)
         if info is None:
             return int(self.reclaimable_memory(device) * min(utilization, 0.5))
@@ -104,37 +104,37 @@ class Platform:
         return int(free - (1.0 - utilization) * total)
 
     def reclaimable_memory(self, device: torch.device) -> int:
-        """Bytes that could be had at most, without a reserve for others."""
+        """Most bytes that can be allocated, without a reserve for other processes."""
         info = self.mem_get_info(device)
         if info is None:
             raise NotImplementedError(f"{type(self).__name__} does not say how much memory it has")
         return info[0]
 
     def kv_cache_space(self) -> int | None:
-        """Bytes for a worker's KV cache that the environment names; None: it says nothing."""
+        """Bytes for a worker's KV cache, from an environment variable; None if it is not set."""
         return None
 
     def peak_bytes(self, run: Callable[[], Any], device: torch.device) -> int:
-        """The most that `run` holds at once, beside what is held already."""
+        """Peak of the bytes that `run` allocates."""
         raise NotImplementedError(f"{type(self).__name__} does not count the memory of a step")
 
     def empty_cache(self) -> None:
-        """Give back the memory that torch keeps for later."""
+        """Free the memory that torch has cached."""
 
     # ------------------------------------------------------------------ steps
     def synchronize(self, device: torch.device | None = None) -> None:
-        """Wait until all work that was given to the device is done.
+        """Wait until the device has finished all its work.
 
         Raises:
-            RuntimeError: if the device answers no more.
+            RuntimeError: if the device has failed.
         """
 
     def support_static_graph_mode(self) -> bool:
-        """Whether a decode step can be recorded once and replayed by one call."""
+        """Whether a decode step can be recorded as a graph and replayed by one call."""
         return False
 
     def get_static_graph_wrapper_cls(self) -> str:
-        """The path of what records: see :class:`mini_vllm.worker.cuda_graphs.CudaRecorder`."""
+        """Qualified name of the recorder, such as `mini_vllm.worker.cuda_graphs.CudaRecorder`."""
         raise NotImplementedError(f"{type(self).__name__} records no graphs")
 
     def make_recorder(self) -> Any:
@@ -143,7 +143,7 @@ class Platform:
 
 
 class UnspecifiedPlatform(Platform):
-    """A device that no platform describes, such as torch's "meta". No engine runs on it."""
+    """A device without a platform, such as torch's "meta". No engine runs on it."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type

@@ -1,8 +1,8 @@
 """Apple's GPUs through Metal: `device="mps"`.
 
-This platform has not been seen to run: the project's machines have no such GPU. Its tests run the
-engine with these answers on a stand-in, and `make doctor` names the command that checks it on a
-Mac. vLLM 0.22.1 has no such platform: on macOS it runs on the CPU.
+This platform has never run on real hardware, because the project has no such GPU. Its tests run the
+engine with these settings on another device, and `make doctor` shows the command that checks it on
+a Mac. vLLM 0.22.1 has no such platform: on macOS it runs on the CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class MpsPlatform(Platform):
 
     @property
     def supported_dtypes(self) -> tuple[torch.dtype, ...]:
-        """Without bfloat16, which not all of them have; a checkpoint in it runs in float16."""
+        """Without bfloat16, which some of these GPUs lack; a bfloat16 checkpoint runs in
+        float16."""
         return torch.float16, torch.float32
 
     def is_available(self) -> bool:
@@ -40,7 +41,7 @@ class MpsPlatform(Platform):
             raise ValueError(f"device is {name!r}; there is one, 'mps'")
 
     def reclaimable_memory(self, device: torch.device) -> int:
-        """What Metal recommends to hold at most, less what torch has taken."""
+        """Metal's recommended maximum, minus the bytes that torch has allocated."""
         self.empty_cache()
         return max(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(), 0)
 

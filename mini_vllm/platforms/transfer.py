@@ -1,13 +1,13 @@
-"""From the host's memory into a device's: one copy for all arrays that are made together.
+"""Copies arrays from host memory to a device, several arrays in one copy.
 
-A copy of a few bytes costs the host and the GPU some microseconds, whatever its size, and a step
-has seven arrays. So they are laid end to end, and each is a view of what arrives::
+A copy of a few bytes takes some microseconds on the host and the GPU, whatever its size, and a step
+has seven arrays. So they are put into one buffer, and each is a view of the copied buffer::
 
     on the host, pinned    | input_ids | positions | slots | lengths | table |    one copy
     on the device          | input_ids | positions | slots | lengths | table |    a view each
 
-Pinned memory is where a GPU fetches from by itself, when its turn comes. From other memory the copy
-would wait for all that the GPU has to do before.
+A GPU copies from pinned memory asynchronously. From other memory, the host would wait until the GPU
+has finished its earlier work.
 
 Source: vllm/v1/worker/gpu_input_batch.py#L91-L1109 (InputBatch) @ v0.22.1. Difference: there each
 array has a pinned buffer and a copy of its own.
@@ -24,28 +24,28 @@ from torch import Tensor
 from mini_vllm.platforms import platform_of
 
 ALIGNMENT = 16
-"""Bytes. Triton compiles a kernel anew for a tensor that begins elsewhere."""
+"""In bytes. Triton compiles a kernel again for a tensor with another alignment."""
 LEAST_BYTES = 1 << 14
 
 
 def is_apart(device: torch.device | str) -> bool:
-    """Whether a device does not read the host's memory."""
+    """Whether a device has its own memory."""
     return not platform_of(device).is_host
 
 
 def host_memory(num_bytes: int, device: torch.device | str) -> Tensor:
-    """Memory of the host, `[num_bytes]` uint8, pinned where that is of use."""
+    """Host memory, `[num_bytes]` uint8, pinned if the device benefits from it."""
     pinned = platform_of(device).is_pin_memory_available
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
 
 
 def copy_over(source: Tensor, target: Tensor) -> None:
-    """A copy to a device that waits for nothing. All of a step's go through here."""
+    """An asynchronous copy to a device. All copies of a step use this function."""
     target.copy_(source, non_blocking=True)
 
 
 def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A tensor of the host on the device: itself if that is the host, else a copy."""
+    """A host tensor on the device: the tensor itself if that is the host, else a copy."""
     if not is_apart(device):
         return tensor
     source = host_memory(tensor.numel() * tensor.itemsize, device).view(tensor.dtype)
@@ -56,10 +56,10 @@ def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 class Transfer:
-    """Puts tensors of the host on a device, those that are put :meth:`together` in one copy.
+    """Copies host tensors to a device; those inside :meth:`together` in one copy.
 
     Args:
-        device: which may be the host: then nothing is copied.
+        device: if it is the host, nothing is copied.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -71,8 +71,8 @@ class Transfer:
     def put(self, tensor: Tensor) -> Tensor:
         """The tensor on the device.
 
-        What is put together has arrived when :meth:`together` ends, and not before: until then it
-        may be sliced, but not computed with.
+        Inside :meth:`together`, the data is copied only when that context ends. Until then the
+        result may be sliced, but not used in computations.
         """
         if self._chunk is None or not is_apart(self.device):
             return on_device(tensor, self.device)
@@ -80,7 +80,7 @@ class Transfer:
         start = -(-self._used // ALIGNMENT) * ALIGNMENT
         if start + size > self._capacity:
             self._send()
-            self._begin(max(2 * self._capacity, start + size))  # the next time all fits
+            self._begin(max(2 * self._capacity, start + size))  # the next time, all fit
             start = 0
         self._used = start + size
         host, there = (
@@ -91,7 +91,8 @@ class Transfer:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """All that is put meanwhile goes in one copy; in more only if it is more than ever."""
+        """Tensors that are put inside this context are copied together: in one copy, unless they
+        need more memory than in any step before."""
         self._begin(self._capacity)
         try:
             yield
@@ -100,7 +101,7 @@ class Transfer:
             self._chunk, self._used = None, 0
 
     def _begin(self, num_bytes: int) -> None:
-        """Memory for so many bytes; new in each step, for the step before may still be read."""
+        """Allocate buffers, new ones for each step: the previous ones may still be in use."""
         self._capacity, self._used = num_bytes, 0
         if is_apart(self.device):
             there = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)

@@ -1,1 +1,1 @@
-"""Pooling models: what is made of the hidden states of a prompt instead of a next token."""
+"""Pooling models: embeddings, classes and scores from the hidden states of a prompt."""

@@ -1,10 +1,10 @@
-"""Whether a model pools, and how: what its folder says, and what the user says instead.
+"""Whether a model pools, and how: by the files of its folder and the user's options.
 
     config.json                 architectures, num_labels, id2label, is_matryoshka, ...
-    modules.json                of sentence-transformers: which steps follow the decoder
-    1_Pooling/config.json       last token, first, or the mean
+    modules.json                sentence-transformers: the steps after the decoder
+    1_Pooling/config.json       last token, first token, or mean
     2_Normalize                 embeddings have length 1
-    3_Dense/config.json         a product with a matrix of its own
+    3_Dense/config.json         a linear layer
 
 This module imports no torch.
 
@@ -33,50 +33,50 @@ from mini_vllm.pooling.sentence_transformers import (
 )
 
 TASKS = {"embed": ("embed", "token_embed"), "classify": ("classify", "token_classify")}
-"""What a model can do, by what it was converted to; the first is what it does unasked."""
+"""Tasks of a model, by its conversion; the first is the default."""
 ENCODERS = re.compile(
     r".*(Bert|BERT|Roberta|RoBERTa|Electra|Mpnet|MPNet|DebertaV?2?|Albert|GteNew|NomicBert|T5Encoder)"
     r"(Lexical)?(For\w+|Model|EncoderModel)?$"
 )
-"""Architectures of encoders that people serve as embedding models."""
+"""Architectures of common embedding models that are encoders."""
 LOOKS_AHEAD = (
     "each token looks at those behind it, too, so no part of a prompt can be computed before the "
     "rest; attention, chunks and prefix hits of this engine are a causal decoder's"
 )
 HEAD_METHODS = ("from_2_way_softmax", "no_post_processing")
 ACTIVATIONS = {"Identity": "identity", "Sigmoid": "probabilities", "Softmax": "probabilities"}
-"""What a classifier's file may name. Probabilities are a sigmoid of one logit, or a softmax."""
+"""Activations in a classifier's config. Probabilities are a sigmoid of one logit, or a softmax."""
 
 
 @dataclass(frozen=True)
 class PoolingArgs:
-    """What a pooling model is, besides its decoder; as
-    :class:`~mini_vllm.model.config.ModelArgs` says what the decoder is."""
+    """Arguments of a pooling model, beside those of its decoder
+    (:class:`~mini_vllm.model.config.ModelArgs`)."""
 
     name: str
-    """What error messages call the model."""
+    """The model's name in error messages."""
     convert: str
     """ "embed" or "classify"."""
     pooler: PoolerConfig
-    """With both pooling types settled."""
+    """With both pooling types set."""
     hidden_size: int
     labels: tuple[str, ...] = ()
-    """Of a classifier, one a class."""
+    """Names of a classifier's classes."""
     activation: str = "normalize"
-    """ "normalize", "probabilities", "sigmoid" (each class apart) or "identity"."""
+    """ "normalize", "probabilities", "sigmoid" (of each class alone) or "identity"."""
     classifier_from_token: tuple[str, ...] = ()
-    """A classifier without weights of its own: words whose rows of the language model's head it
-    takes."""
+    """For a classifier without its own weights: words whose rows of the language model's head it
+    uses."""
     method: str | None = None
     """ "from_2_way_softmax": row of the second word minus row of the first, whose sigmoid is the
-    probability of the second among the two. "no_post_processing": the rows as they are."""
+    probability of the second among the two. "no_post_processing": the rows unchanged."""
     is_matryoshka: bool = False
     matryoshka_dimensions: tuple[int, ...] = ()
     use_sep_token: bool = True
-    """Whether query and document are two texts to the tokenizer, or one."""
+    """Whether the tokenizer gets query and document as a pair, or as one text."""
     dense: tuple[Dense, ...] = ()
     instructions: Mapping[str, str] = field(default_factory=dict)
-    """Of an embedder: what stands before a text, by what the text is for."""
+    """Instructions before a text, by its purpose, such as "query"."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -84,16 +84,16 @@ class PoolingArgs:
 
     @property
     def task(self) -> str:
-        """Of requests that name none."""
+        """The task of requests without one."""
         return self.pooler.task or self.tasks[0]
 
     @property
     def embedding_size(self) -> int:
-        """Numbers of an embedding."""
+        """Dimensions of an embedding."""
         return self.dense[-1].out_features if self.dense else self.hidden_size
 
     def pooling_type(self, task: str) -> str:
-        """ "LAST", "CLS", "MEAN", "ALL" or "STEP". Classes of tokens come for all tokens."""
+        """ "LAST", "CLS", "MEAN", "ALL" or "STEP". "token_classify" is always for all tokens."""
         kinds = {
             "token_embed": self.pooler.tok_pooling_type,
             "token_classify": "ALL",
@@ -102,17 +102,17 @@ class PoolingArgs:
 
     @staticmethod
     def gives_one(task: str) -> bool:
-        """Whether a prompt becomes one vector, and not one for each of its tokens."""
+        """Whether the result is one vector for a prompt, and not one for each token."""
         return not task.startswith("token_")
 
     def needs_all_tokens(self, task: str) -> bool:
-        """Whether the hidden states of more than the last token count: then every token must be
-        computed, for the prefix cache keeps keys and values, and no hidden states."""
+        """Whether hidden states of more than the last token are needed. Then every token must be
+        computed, because the prefix cache has no hidden states."""
         return self.pooling_type(task) != "LAST"
 
     @property
     def score_type(self) -> str | None:
-        """How two texts are compared; None: this model cannot.
+        """How two texts are compared; None if the model cannot compare texts.
 
         Source: vllm/tasks.py#L19-L24 (SCORE_TYPE_MAP) @ v0.22.1
         """
@@ -123,11 +123,11 @@ class PoolingArgs:
 
 
 def settle_runner(config: EngineConfig) -> EngineConfig:
-    """The configuration with `runner`, `convert` and `pooler_config` decided.
+    """The configuration with values for `runner`, `convert` and `pooler_config`.
 
     Raises:
-        ValueError: for a runner or a conversion that the model does not have, or files of
-            sentence-transformers that ask for more than there is.
+        ValueError: for a runner or a conversion that the model does not support, or unsupported
+            steps of sentence-transformers.
     """
     model = config.model
     entries = _entries(config)
@@ -166,10 +166,11 @@ def settle_runner(config: EngineConfig) -> EngineConfig:
 
 
 def load_pooling_args(config: EngineConfig) -> PoolingArgs | None:
-    """What the pooling model of a settled configuration is; None for one that generates.
+    """The arguments of a pooling model; None for a model that generates. The configuration must
+    come from :func:`settle_runner`.
 
     Raises:
-        ValueError: that names the file and the entry, for a bad value.
+        ValueError: for a bad value, with its file and entry.
     """
     model = config.model
     if not model.pools:
@@ -200,7 +201,7 @@ def load_pooling_args(config: EngineConfig) -> PoolingArgs | None:
 
 
 def _entries(config: EngineConfig) -> dict[str, Any]:
-    """Of `config.json`, those of the decoder before others."""
+    """Entries of `config.json`, overridden by those of its `text_config`."""
     model = config.model
     entries = with_overrides(read_config(model.model), model.hf_overrides or {})
     text = entries.get("text_config")
@@ -208,7 +209,7 @@ def _entries(config: EngineConfig) -> dict[str, Any]:
 
 
 def _natural_convert(entries: Mapping[str, Any]) -> str:
-    """What a model's architecture is made for: "embed", "classify", or "none" for text.
+    """The conversion by a model's architecture: "embed", "classify", or "none" for text generation.
 
     Source: vllm/config/model.py#L1919-L1958 (_SUFFIX_TO_DEFAULTS) @ v0.22.1
     """
@@ -241,7 +242,7 @@ def _check_runner(config: EngineConfig, runner: str, convert: str, natural: str)
 
 
 def _check_decoder(entries: Mapping[str, Any], path: str) -> None:
-    """Refuse what is known to be no decoder with a sentence of its own."""
+    """Raise ValueError, with the reason, for known encoders."""
     for name in entries.get("architectures") or ():
         if isinstance(name, str) and ENCODERS.match(name):
             raise ValueError(
@@ -258,7 +259,7 @@ def _list(entries: Mapping[str, Any], key: str, kind: type, path: str) -> tuple[
 
 
 def _head_method(entries: Mapping[str, Any], path: str) -> tuple[tuple[str, ...], str | None]:
-    """The words that a classifier is made of, and how; () and None if it has weights of its own.
+    """The words of a classifier without its own weights, and its method; else () and None.
 
     Source: vllm/model_executor/models/config.py#L510-L529
     (Qwen3ForSequenceClassificationConfig.verify_and_update_model_config) @ v0.22.1
@@ -283,7 +284,7 @@ def _head_method(entries: Mapping[str, Any], path: str) -> tuple[tuple[str, ...]
 def _labels(
     entries: Mapping[str, Any], words: tuple[str, ...], method: str | None, path: str
 ) -> tuple[str, ...]:
-    """Of a classifier's classes; transformers' names where the file has none."""
+    """Names of a classifier's classes; transformers' default names where the file has none."""
     if method is not None:
         return words[1:] if method == "from_2_way_softmax" else words
     named = entries.get("id2label")
@@ -295,7 +296,7 @@ def _labels(
 
 
 def _activation(entries: Mapping[str, Any], path: str) -> str:
-    """What makes probabilities of logits.
+    """The activation of a classifier's logits.
 
     Source: vllm/model_executor/layers/pooler/activations.py#L19-L60 (get_act_fn) @ v0.22.1
     """

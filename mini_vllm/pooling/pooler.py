@@ -1,8 +1,8 @@
-"""From chosen hidden states to an embedding, or to the probabilities of classes.
+"""From pooled hidden states to an embedding, or to the probabilities of classes.
 
     [N, H] ─► projector or classifier ─► fewer dimensions, or calibrated logits ─► activation
 
-Which states are chosen, :mod:`mini_vllm.worker.pooling` decides.
+:mod:`mini_vllm.worker.pooling` selects the states.
 Source: vllm/model_executor/layers/pooler/seqwise/heads.py#L33-L99 (EmbeddingPoolerHead) @ v0.22.1
 """
 
@@ -26,11 +26,11 @@ from mini_vllm.pooling.seqwise import embedding
 from mini_vllm.pooling_params import PoolingParams
 
 HEAD = "score."
-"""How a checkpoint calls the weights of its classifier."""
+"""Prefix of the classifier's weights in a checkpoint."""
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    """Of classes of which one is right; of a single class, that it is."""
+    """Softmax over the classes; for a single class, a sigmoid."""
     return logits.softmax(-1) if logits.shape[-1] > 1 else logits.sigmoid()
 
 
@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Pooler(nn.Module):
-    """What stands behind the decoder of a pooling model, in float32 as upstream's heads are.
+    """The head after the decoder of a pooling model, in float32 as in vLLM.
 
     Args:
         args: of the model.
@@ -57,7 +57,7 @@ class Pooler(nn.Module):
         """Embeddings or probabilities ``[N, D]`` of hidden states ``[N, H]``, in float32.
 
         Args:
-            params: of the request, verified; what they leave out of an embedding is cut before it
+            params: of the request, verified. An embedding is truncated to `dimensions` before it
                 is normalised.
         """
         config, activation = self.args.pooler, self.args.activation
@@ -73,7 +73,7 @@ class Pooler(nn.Module):
 
 @torch.no_grad()
 def make_pooler(config: EngineConfig, device: torch.device) -> Pooler | None:
-    """The pooler of a configuration's model, ready to run; None for a model that generates.
+    """The pooler of a configuration's model; None for a model that generates.
 
     Raises:
         ValueError: for weights that are missing or of another shape.
@@ -115,7 +115,8 @@ def _classifier(args: PoolingArgs, folder: Path) -> nn.Linear:
 
 
 def _from_language_model(args: PoolingArgs, folder: Path, tokenizer: Any) -> nn.Linear:
-    """A classifier of rows of the language model's head: as sure of a class as of its word.
+    """A classifier from rows of the language model's head: the logit of a class is that of its
+    word.
 
     Source: vllm/model_executor/models/adapters.py#L473-L552
     (load_weights_using_from_2_way_softmax) @ v0.22.1
@@ -137,7 +138,7 @@ def _from_language_model(args: PoolingArgs, folder: Path, tokenizer: Any) -> nn.
 
 
 def _head_row(folder: Path, token_id: int) -> Tensor:
-    """The row of a token in the language model's head; of a tied one, its embedding."""
+    """The row of a token in the language model's head; for a tied head, its embedding."""
     names = ("lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight")
     files = {name: file for file in tensor_files(folder) for name in file.header}
     name = next((name for name in names if name in files), None)

@@ -1,10 +1,10 @@
-"""The files that sentence-transformers puts beside a decoder: which steps follow it.
+"""The files of sentence-transformers beside a decoder: the steps after it.
 
 modules.json                 the steps: Transformer, Pooling, Normalize, Dense
-1_Pooling/config.json        last token, first, or the mean
-2_Dense/config.json          a product with a matrix of its own
+1_Pooling/config.json        last token, first token, or mean
+2_Dense/config.json          a linear layer
 sentence_bert_config.json    the longest text
-config_sentence_transformers.json    instructions before a text, by what it is for
+config_sentence_transformers.json    instructions before a text, by its purpose
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mini_vllm.json_files import parse_json, read_json
 
 STEPS = ("Transformer", "Pooling", "Normalize", "Dense")
 ST_POOLING = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"}
-"""Sentence-transformers' words for ours."""
+"""Our names of pooling types, by those of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Dense:
 
 
 def read_steps(folder: Path) -> list[dict[str, Any]] | None:
-    """The steps of `modules.json`; None if there is no pooling in it.
+    """The steps of `modules.json`; None if pooling is not among them.
 
     Source: vllm/transformers_utils/config.py#L844-L918 (get_pooling_config) @ v0.22.1
     """
@@ -55,14 +55,15 @@ def read_steps(folder: Path) -> list[dict[str, Any]] | None:
 
 
 def _kind(step: Mapping[str, Any]) -> str:
-    """The class of a step: what stands behind its module."""
+    """The class name of a step, without its module."""
     return str(step["type"]).rpartition(".")[2]
 
 
 def pooler_of(
     steps: Sequence[Mapping[str, Any]], folder: Path, given: PoolerConfig
 ) -> PoolerConfig:
-    """What the steps say of pooling. What the user has given is not looked at."""
+    """The pooling configuration of the steps. If `given` has a pooling type, that of the steps is
+    not read."""
     kinds = [_kind(step) for step in steps]
     for kind in kinds:
         if kind not in STEPS:
@@ -79,7 +80,7 @@ def pooler_of(
 
 
 def _st_mode(entries: Mapping[str, Any], path: Path) -> str:
-    """The one pooling that a `1_Pooling/config.json` switches on."""
+    """The pooling type of a `1_Pooling/config.json`, of which exactly one must be set."""
     prefix = "pooling_mode_"
     modes = [
         key.removeprefix(prefix).removesuffix("_token").removesuffix("_tokens")
@@ -97,7 +98,7 @@ def _st_mode(entries: Mapping[str, Any], path: Path) -> str:
 
 
 def dense_of(folder: Path) -> tuple[Dense, ...]:
-    """The products that embeddings pass, in their order."""
+    """The dense layers after pooling, in order."""
     steps = read_steps(folder) or []
     return tuple(_dense(step, folder) for step in steps if _kind(step) == "Dense")
 
@@ -119,11 +120,10 @@ def _dense(step: Mapping[str, Any], folder: Path) -> Dense:
 
 
 def max_seq_length(folder: Path) -> int | None:
-    """The longest text that sentence-transformers would read with this model; None: it says
-    nothing.
+    """The longest text of the model in sentence-transformers; None if it is not limited.
 
     Raises:
-        ValueError: for texts that are to be written in small letters first.
+        ValueError: if texts must be converted to lower case, which is not supported.
 
     Source: vllm/transformers_utils/config.py#L935-L983 (get_sentence_transformer_tokenizer_config)
     @ v0.22.1
@@ -139,10 +139,11 @@ def max_seq_length(folder: Path) -> int | None:
 
 
 def instructions_of(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
-    """What the model was trained to read before a text, by what the text is for, such as "query".
+    """The instructions before a text that the model was trained with, by the text's purpose, such
+    as "query".
 
     Args:
-        entries: of `config.json`, whose ``task_instructions`` come first.
+        entries: of `config.json`; its ``task_instructions`` are preferred.
 
     Source: vllm/entrypoints/pooling/embed/io_processor.py#L258-L264
     (EmbedIOProcessor._load_task_instructions) @ v0.22.1
