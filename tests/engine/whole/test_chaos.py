@@ -262,8 +262,8 @@ class Chaos(RuleBasedStateMachine):
                 request_id,
                 self.feature.prompt(spec.prompt),
                 params,
-                data.draw(st.integers(0, 2), label="priority"),
-                stream,
+                priority=data.draw(st.integers(0, 2), label="priority"),
+                stream=stream,
                 lora_request=spec.lora_request,
             )
         except ValueError:
