@@ -210,7 +210,7 @@ def read_tensors(files: AdapterFiles, file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file whose bytes have been read already.
 
     Raises:
-        ValueError: if it is cut off (with the bytes expected and found), damaged or empty.
+        ValueError: if it is cut off (with the bytes found), damaged or empty.
     """
     try:
         tensors = dict(sorted(load(files.weights).items()))  # they may be in any order
