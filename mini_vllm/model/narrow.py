@@ -22,12 +22,15 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import CpuAttention, PagedTokens
-from mini_vllm.kernels import native
+from mini_vllm.kernels import native, unpacked
 from mini_vllm.model.layers import GatedMLP, Linear, silu_mul
 from mini_vllm.model.layout import WHOLE
 
 MOST_TOKENS = 256
 """Most tokens of a step for the one call; with more, the cost of separate calls is small."""
+MOST_IN_GROUPS = 1024
+"""The same if all weights are in groups, and unpacking them is not faster: then the one call also
+spares the copies of activations between products."""
 ANY_DISTANCE = 1 << 62
 """The window of a layer that has none."""
 
@@ -44,6 +47,7 @@ class LayerCall:
         self.dtype = layers[0].input_layernorm.weight.dtype
         self.num_layers = len(layers)
         self.linears = [linear for layer in layers for linear in linears_of(layer)]
+        self.kinds = {getattr(linear.matrix, "kind", None) for linear in self.linears}
         self.biases: list[Tensor] = []
         self.slots: list[Any] = []
         self.slot_structs: ctypes.Array[native.Adapters] | None = None
@@ -100,12 +104,21 @@ class LayerCall:
         adapters that `cpu.cpp` does not support.
         """
         return (
-            x.shape[0] <= MOST_TOKENS
+            self.is_small(x.shape[0])
             and kv_caches[0].dtype in native.NAMES
             and x.dtype == self.dtype
             and x.is_contiguous()
             and all([is_known(linear.adapters, x.dtype) for linear in self.linears])
             and not any(self.hooks)
+        )
+
+    def is_small(self, num_tokens: int) -> bool:
+        """Whether the one call is faster than separate calls for so many tokens."""
+        if num_tokens <= MOST_TOKENS or num_tokens > MOST_IN_GROUPS:
+            return num_tokens <= MOST_TOKENS
+        in_groups = [kind for kind in unpacked.KINDS if kind in self.kinds]
+        return len(in_groups) == len(self.kinds) and not any(
+            unpacked.is_faster(kind, num_tokens, self.dtype) for kind in in_groups
         )
 
     def __call__(

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from mini_vllm.attention import AttentionMetadata, get_backend
-from mini_vllm.kernels import native
+from mini_vllm.kernels import native, unpacked
 from mini_vllm.lora.checkpoint import LoRAPair
 from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.lora.slots import slot_dtype
+from mini_vllm.model import narrow
 from mini_vllm.model.build import load_model
 from mini_vllm.model.layers import NARROW, TiedEmbedding
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -106,6 +107,41 @@ def test_one_call_computes_a_wide_layer_to_the_bit(
     assert not calls
 
 
+def quantised(form: str, dtype: str, folder: Path) -> LlamaForCausalLM:
+    """A random model with biases, whose weights are quantised in a form."""
+    family, overrides = MODELS["qwen2"]
+    save_random_model(family, overrides | ROUND, folder)
+    wanted = form if form == "int8" else None
+    if wanted is None:
+        file = folder / "config.json"
+        config = json.loads(file.read_text())
+        preset = PRESETS[form]
+        if preset.group_size:
+            preset = replace(preset, group_size=32)
+        config["quantization_config"] = preset.config(["lm_head"], act_order=False)
+        file.write_text(json.dumps(config))
+    quant = get_quantization_config(folder, wanted)
+    load_format = "auto" if wanted else "dummy"
+    backend = get_backend("cpu", "cpu")
+    return load_model(folder, dtype, backend=backend, load_format=load_format, quant=quant)
+
+
+@pytest.mark.parametrize(("wish", "is_one_call"), [("never", True), ("300", True), ("257", False)])
+@torch.inference_mode()
+def test_a_long_step_is_one_call_if_unpacking_is_not_faster(
+    wish: str, is_one_call: bool, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights in groups only; a step of more than `MOST_IN_GROUPS` tokens never is."""
+    monkeypatch.setenv(unpacked.VARIABLE, wish)
+    many = MOST_TOKENS + 1
+    paged_logits(quantised("W4A16", "bfloat16", tmp_path), make_prompts([many]), [[many]], 4)
+    assert bool(calls) == is_one_call
+    calls.clear()
+    monkeypatch.setattr(narrow, "MOST_IN_GROUPS", MOST_TOKENS)
+    paged_logits(quantised("W4A16", "bfloat16", tmp_path), make_prompts([many]), [[many]], 4)
+    assert not calls
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("form", ["int8", "W4A16", "W8A16", "W8A8"])
 @torch.inference_mode()
@@ -114,21 +150,7 @@ def test_one_call_computes_a_quantised_layer(
 ) -> None:
     """With a bias; in float32 also many tokens, in bfloat16 to the bit: there attention of a long
     prompt adds in another order, which int8 makes larger."""
-    family, overrides = MODELS["qwen2"]
-    save_random_model(family, overrides | ROUND, tmp_path)
-    wanted = form if form == "int8" else None
-    if wanted is None:
-        file = tmp_path / "config.json"
-        config = json.loads(file.read_text())
-        preset = PRESETS[form]
-        if preset.group_size:
-            preset = replace(preset, group_size=32)
-        config["quantization_config"] = preset.config(["lm_head"], act_order=False)
-        file.write_text(json.dumps(config))
-    quant = get_quantization_config(tmp_path, wanted)
-    load_format = "auto" if wanted else "dummy"
-    backend = get_backend("cpu", "cpu")
-    model = load_model(tmp_path, dtype, backend=backend, load_format=load_format, quant=quant)
+    model = quantised(form, dtype, tmp_path)
     prompts, steps = ([9, 6, 3], [[7, 0, 0], [1, 5, 3], [1, 1, 0]])
     if dtype == "float32":
         prompts, steps = [40, 9, 3], [[38, 7, 0], [1, 1, 3], [1, 1, 0]]
