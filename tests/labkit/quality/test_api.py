@@ -63,6 +63,7 @@ def test_no_reason_is_left_over() -> None:
     everything = set().union(*ours.values())
     # The command line has them, or drops them; LLM does otherwise.
     both = {*ALIASES, "disable_log_stats", "stream_interval", "enable_log_requests"}
+    both |= {"served_model_name", "shutdown_timeout", "chat_template"}
     assert not {*IGNORED, *REFUSED} & (ours["arguments"] - both)
     assert set(DIFFERS) <= everything
     assert set(ALIASES.values()) <= everything
