@@ -203,7 +203,9 @@ def test_bad_files(tmp_path: Path):
     weights = tmp_path / "a" / "adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-100])
-    with pytest.raises(ValueError, match=f"cut off or corrupt, the file has {len(whole) - 100} bytes"):
+    with pytest.raises(
+        ValueError, match=f"cut off or corrupt, the file has {len(whole) - 100} bytes"
+    ):
         load(path)
     weights.write_bytes(b"")
     with pytest.raises(ValueError, match="cut off or corrupt"):
