@@ -418,6 +418,15 @@ def test_a_mistake_for_the_hidden_suite_passes_its_tasks_public_tests(phase: Pha
             assert entry["exercise"] in secret, entry["name"]
 
 
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
+def test_each_mistake_costs_the_points_of_its_own_task(phase: Phase) -> None:
+    """A test of another task that fails says that something is wrong, and takes no point here."""
+    vectors = json.loads(mistakes.vectors_file(phase).read_text(encoding="utf-8"))
+    for entry in mistakes.entries(phase):
+        failed = [test for suite in vectors.values() for test in suite.get(entry["name"], ())]
+        assert entry["exercise"] in map(public.task_of, failed), entry["name"]
+
+
 def test_what_did_not_run_stays_recorded(tmp_path: Path) -> None:
     phase = make_course(tmp_path).phase("0")
     first, second, *_ = mistakes.load(phase)
