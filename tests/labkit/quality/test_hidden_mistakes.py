@@ -419,8 +419,9 @@ def test_a_mistake_for_the_hidden_suite_passes_its_tasks_public_tests(phase: Pha
 
 
 @pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
-def test_each_mistake_costs_the_points_of_its_own_task(phase: Phase) -> None:
-    """A test of another task that fails says that something is wrong, and takes no point here."""
+def test_each_mistake_fails_a_test_of_its_own_task(phase: Phase) -> None:
+    """It is a public or a hidden one, as recorded. Only hidden ones give points: those that public
+    tests catch have no complete record of hidden ones."""
     vectors = json.loads(mistakes.vectors_file(phase).read_text(encoding="utf-8"))
     for entry in mistakes.entries(phase):
         failed = [test for suite in vectors.values() for test in suite.get(entry["name"], ())]
