@@ -309,7 +309,7 @@ class GenerationRequest(_Numbers):
                     f"guided_{name} is not supported; send structured_outputs={{{name!r}: ...}}",
                     param=f"guided_{name}",
                 )
-        if self.stream and self.prompt_logprobs is not None:
+        if self.stream and self.prompt_logprobs:  # vLLM accepts 0, and streams none either
             raise APIError(
                 f"prompt_logprobs is {self.prompt_logprobs} and stream is true; chunks of a stream "
                 "cannot hold them; leave one of the two out",

@@ -365,3 +365,11 @@ def test_developers_speak_as_the_system_to_a_template_that_does_not_know_them() 
 @pytest.mark.parametrize("part", ["Hi", {"type": "refusal", "refusal": "Hi"}, {"text": "Hi"}])
 def test_parts_that_are_text(part: Any) -> None:
     assert part_text(part) == "Hi"
+
+
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def test_a_stream_may_ask_for_0_prompt_logprobs(server: Server, route: str) -> None:
+    """As in vLLM, and its chunks have none."""
+    given = {"prompt": "Once"} if route == "completions" else {"messages": HELLO}
+    answer = server.post(f"/v1/{route}", stream=True, prompt_logprobs=0, **GREEDY, **given)
+    assert answer.status_code == 200 and "data: [DONE]" in answer.text
