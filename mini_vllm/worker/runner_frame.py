@@ -47,13 +47,10 @@ from mini_vllm.worker.sample_step import (
     report_prompts,
     sampler_of,
 )
-from mini_vllm.worker.slots import Speculator
+from mini_vllm.worker.slots import Adapters, Connector, Images, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
-    from mini_vllm.worker.adapters import RunnerAdapters
-    from mini_vllm.worker.images import RunnerImages
-    from mini_vllm.worker.kv_connector import RunnerConnector
     from mini_vllm.worker.pooling import RunnerPooler
     from mini_vllm.worker.recorded_head import RecordedHead
 
@@ -109,9 +106,9 @@ class RunnerFrame(ABC):
         """What the encoder has made of images, by hash; the scheduler says what is kept."""
         self.group_tables: GroupTables | None = None
         """If the model's layers remember differently."""
-        self.images: RunnerImages | None = None
-        self.lora: RunnerAdapters | None = None
-        self.connector: RunnerConnector | None = None
+        self.images: Images | None = None
+        self.lora: Adapters | None = None
+        self.connector: Connector | None = None
         self.speculator: Speculator | None = None
         self.pipeline: PipelineStage | None = None
         self.pooler: RunnerPooler | None = None

@@ -1,7 +1,8 @@
-"""What the runner asks of a speculator; :mod:`mini_vllm.spec_decode` stands above the worker.
+"""Protocols of the runner's features whose modules cannot be imported here.
 
-The runner's other features are classes that it may name. It calls them all in the one order that
-:meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
+The modules of images, adapters and the connector import the runner, so importing them would be a
+circle; :mod:`mini_vllm.spec_decode` is on a floor above the worker. The runner calls all features
+in the one order that :meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,46 @@ from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.worker.input_batch import CachedRequestState
 from mini_vllm.worker.sample_step import SampleStep
 from mini_vllm.worker.step_inputs import StepInputs
+
+
+class Images(Protocol):
+    """Encodes the images of a step, and puts their embeddings into the step's inputs."""
+
+    num_encoded: int
+
+    def update(self, plan: SchedulerOutput) -> None:
+        """Drop the encodings that the scheduler has freed, then encode what it has scheduled."""
+
+    def apply(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
+        """Put embeddings and positions of images into the inputs; requests whose image cannot be
+        used go to ``failed``."""
+
+    def keep(self, result: ModelRunnerOutput) -> None:
+        """After the step: keep its encodings, except those of requests that failed."""
+
+    def restart(self) -> None:
+        """Drop all encodings: an interrupted step was undone."""
+
+
+class Adapters(Protocol):
+    """Sets which adapter each token uses."""
+
+    def prepare_capture(self) -> None:
+        """Let the layers launch their kernels although no token has an adapter."""
+
+    def map(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
+        """Write the mapping of tokens to slots; requests that cannot be served go to ``failed``."""
+
+
+class Connector(Protocol):
+    """Moves KV into and out of the cache before and after a forward pass."""
+
+    def begin(self, plan: SchedulerOutput) -> None:
+        """Save the blocks that preemption will free, and start loads; also for a plan without
+        tokens."""
+
+    def end(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """Wait for saves, and report in ``result`` which loads and saves are done or failed."""
 
 
 class Speculator(Protocol):

@@ -295,7 +295,10 @@ def test_a_command_of_vllms_is_refused_by_its_name(
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--all2all-backend=pplx", "is vLLM's, and not supported: rows travel by the exchanges"),
+        (
+            "--all2all-backend=pplx",
+            "is vLLM's, and not supported: rows are sent with torch.distributed",
+        ),
         ("--api-server-count=2", "--api-server-count is vLLM's, and not supported: one front end"),
         ("--max-lora-rangs", "--max-lora-rangs; did you mean --max-lora-rank?"),
         ("--max-modle-len=8", "--max-modle-len=8; did you mean --max-model-len?"),

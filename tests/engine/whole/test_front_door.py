@@ -564,7 +564,7 @@ def test_arguments_of_vllms_methods_are_taken_or_refused_by_name(llm: LLM) -> No
     call = llm.engine.add_request
     with pytest.raises(TypeError, match=r"trace_headers=.*vLLM's and not supported"):
         call("r", PROMPTS[0], params, trace_headers={"traceparent": "00"})
-    with pytest.raises(AttributeError, match="has no 'reset_mm_cache': pictures"):
+    with pytest.raises(AttributeError, match="has no 'reset_mm_cache': images"):
         _ = llm.engine.reset_mm_cache  # type: ignore[attr-defined]
     assert llm.engine.get_supported_tasks() == ("generate",)
 
