@@ -63,8 +63,8 @@ class LLM(OfflinePooling):
             :class:`~mini_vllm.core.scheduler.Scheduler`, a policy's name, or
             "path/to/file.py:ClassName".
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
-        disable_log_stats: False: :meth:`get_metrics` returns all metrics. config: see
-        :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
+        disable_log_stats: False: :meth:`get_metrics` returns all metrics.
+        config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
             sections by name, and ``speculative_config``, ``structured_outputs_config``,
             ``kv_transfer_config`` and ``kv_events_config`` as dicts.
 

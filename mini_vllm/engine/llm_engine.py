@@ -49,8 +49,8 @@ class LLMEngine(OfflineControls):
         config: see :class:`~mini_vllm.engine.core.EngineCore`.
         tokenizer: of the ``transformers`` kind, or None to work on token ids only.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
-        log_stats: whether :meth:`get_metrics` returns all that a server has. profiler_config: see
-        :class:`~mini_vllm.engine.offline_controls.OfflineControls`.
+        log_stats: whether :meth:`get_metrics` returns all that a server has.
+        profiler_config: see :class:`~mini_vllm.engine.offline_controls.OfflineControls`.
     """
 
     def __init__(

@@ -11,8 +11,8 @@ request gets the same numbers in each of them. But other machines may give other
 measurement that another program disturbed stays until its file is deleted.
 
 MINI_VLLM_UNPACK_FROM overrides the measurement, in rows (`512`, or `never`): for tests, and to get
-the same numbers on several machines. A step that `model/narrow.py` executes in one native call does
-not use this module.
+the same numbers on several machines. `model/narrow.py` executes a step of up to `MOST_TOKENS`
+tokens in one native call without asking here, and a larger one only if unpacking is not faster.
 """
 
 from __future__ import annotations

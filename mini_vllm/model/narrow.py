@@ -29,8 +29,8 @@ from mini_vllm.model.layout import WHOLE
 MOST_TOKENS = 256
 """Most tokens of a step for the one call; with more, the cost of separate calls is small."""
 MOST_IN_GROUPS = 1024
-"""The same if all weights are in groups, and unpacking them is not faster: then the one call also
-spares the copies of activations between products."""
+"""The same if all weights are in groups, and unpacking them is not faster for so many tokens. In a
+build for AVX2 a prompt of 512 tokens was 1.07 (4 bits) to 1.19 times (8 bits) as fast so."""
 ANY_DISTANCE = 1 << 62
 """The window of a layer that has none."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,18 @@ def test_a_plain_pytest_runs_a_hidden_suite() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     assert "judged: reference" in done.stdout and "make grade-NN" in done.stdout
+
+
+def test_requests_with_arrays_are_compared_by_their_numbers() -> None:
+    """A report of a failed test asks whether the reference was asked the same. With arrays that
+    were made twice this ended the whole run, and a wrong answer to 05.8 was "not run"."""
+
+    def worker(*numbers: float) -> Any:
+        return SimpleNamespace(asked=("run", {"steps": [np.array(numbers)], "seed": 0}))
+
+    assert hidden.asked_the_same(worker(1, 2), worker(1, 2))
+    assert not hidden.asked_the_same(worker(1, 2), worker(1, 3))
+    assert not hidden.asked_the_same(worker(1, 2), worker(1, 2, 3))
 
 
 @pytest.mark.parametrize(
