@@ -42,9 +42,10 @@ from mini_vllm.model.loader import STACKED_PARAMS, load_weights
 from mini_vllm.model.lookalike import refusal
 from mini_vllm.model.memory import drop_code, trim
 from mini_vllm.model.moe.experts import Experts
+from mini_vllm.model.moe.files import one_by_one
 from mini_vllm.model.progress import weights_progress
 from mini_vllm.model.registry import resolve_model_class
-from mini_vllm.model.sharded_loader import load_parts
+from mini_vllm.model.sharded_loader import load_parts, part_targets
 from mini_vllm.model.tied import Rename, name_of_both, untied_if_different
 
 __all__ = ["PLAIN", "Build", "compile_model", "load_model", "resolve_dtype"]
@@ -164,6 +165,8 @@ def _fill_from_files(
 ) -> None:
     rename = name_of_both(model, path, None if quant is None else quant.rename)
     rename = without_tables(path, rename)
+    if quant is not None and not is_gguf(path):
+        rename = without_spare_biases(model, path, rename)
     if rename is None and build.is_plain and has_common_names(model) and not is_gguf(path):
         check_floating(path)
         load_weights(model, path)
@@ -181,6 +184,28 @@ def without_tables(path: Path, rename: Rename | None) -> Rename | None:
         return rename
     plain = rename or (lambda name: (name,))
     return lambda name: () if name.endswith(TABLES_OF_ROTATION) else plain(name)
+
+
+def without_spare_biases(
+    model: LlamaForCausalLM, path: Path, rename: Rename | None
+) -> Rename | None:
+    """`rename`, or one that drops the biases of zeros that GPTQ's tools wrote for every layer.
+
+    Source: vllm/model_executor/models/llama.py#L436-L498 (LlamaModel.load_weights) @ v0.22.1.
+    Difference: there all biases are dropped that the model does not have.
+    """
+    files = tensor_files(path)
+    if model.config.moe is not None:
+        files = one_by_one(files, model.config.moe)
+    home = {name: file for file in files for name in file.header}
+    plain, wanted = rename or (lambda name: (name,)), set(part_targets(model))
+    spare = set()
+    for name, file in home.items():
+        is_packed = name.endswith(".bias") and name.removesuffix("bias") + "qweight" in home
+        if is_packed and wanted.isdisjoint(plain(name)):
+            with file.open() as tensors:
+                spare |= set() if tensors.get_tensor(name).any() else {name}
+    return (lambda name: () if name in spare else plain(name)) if spare else rename
 
 
 def fill_without_head(

@@ -207,6 +207,8 @@ def check_dtype(info: TensorInfo, wanted: torch.dtype, name: str, file: Path) ->
     """
     if wanted in FLOATS.values() and info.dtype in FLOATS:
         return
+    if info.dtype == "F8_E8M0" and wanted == torch.float32 and "scale" in name:
+        return  # powers of two
     if OTHERS.get(info.dtype) != wanted:
         raise ValueError(
             f"{name!r} in {file} has dtype {info.dtype}; the model holds it as {wanted}. Is "
@@ -214,8 +216,8 @@ def check_dtype(info: TensorInfo, wanted: torch.dtype, name: str, file: Path) ->
         )
 
 
-OLD_FILES = ("quantize_config.json", "quant_config.json")
-"""Files of AutoGPTQ and AutoAWQ from before `config.json` had a `quantization_config`."""
+OLD_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Files of AutoGPTQ, AutoAWQ and ModelOpt from before `config.json` had a `quantization_config`."""
 
 
 def read_quantize_config(folder: Path, wanted: str | None) -> dict[str, Any] | None:
@@ -232,9 +234,11 @@ def read_quantize_config(folder: Path, wanted: str | None) -> dict[str, Any] | N
     file = next((folder / name for name in OLD_FILES if (folder / name).is_file()), None)
     if file is None or not list(folder.glob("*.safetensors")):
         return None
+    found: dict[str, Any] = read_json(file)
+    if file.name == OLD_FILES[-1]:
+        return {"quant_method": "modelopt"} | found
     names = (name for weights in weight_files(folder) for name in read_header(weights))
     if not any(name.endswith(".qweight") for name in names):
         return None
-    found: dict[str, Any] = read_json(file)
     is_awq = "zero_point" in found or "w_bit" in found
     return {"quant_method": wanted or ("awq" if is_awq else "gptq")} | found

@@ -152,7 +152,10 @@ QUANTIZATION: dict[str, Rule] = {
     "ignored_layers": _STRINGS,
     "modules_to_not_convert": _STRINGS,
     "config_groups": OBJECT.or_null(),
-    "kv_cache_scheme": OBJECT.or_null(),
+    "kv_cache_scheme": Rule(
+        lambda value: value in (None, "static") or OBJECT.legal(value),
+        'it must be an object, null, or "static", as AutoFP8 writes it',
+    ),
 }
 """Entries that several formats have in common; each format checks its own entries."""
 QUANTIZATION_GROUP: dict[str, Rule] = {

@@ -8,6 +8,8 @@ Supported formats: compressed-tensors (written by llm-compressor and `oneshot`),
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,6 +29,7 @@ from mini_vllm.model.checkpoint import (
     weight_files,
 )
 from mini_vllm.model.config import read_config, with_overrides
+from mini_vllm.model.families import family, table
 from mini_vllm.model.gguf.tensors import BLOCKS, GROUP, sources
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -42,8 +45,17 @@ from mini_vllm.quantization.entries import (
 from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
 from mini_vllm.quantization.gguf import BITS, BlockEmbedding, GGUFLinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod, W8A8LinearMethod
-from mini_vllm.quantization.matching import Stacked, find_group, is_layer_skipped, shards_of
+from mini_vllm.quantization.matching import (
+    InFile,
+    Stacked,
+    file_names,
+    find_group,
+    is_layer_skipped,
+    shards_of,
+)
 from mini_vllm.quantization.wna16 import Scheme, WNA16LinearMethod
+
+logger = logging.getLogger(__name__)
 
 EMBEDDING = "model.embed_tokens"
 ALIASES = {"gptq_marlin": "gptq", "auto_gptq": "gptq", "awq_marlin": "awq"}
@@ -65,6 +77,8 @@ KV_SCALES = {
 Source: vllm/model_executor/model_loader/weight_utils.py#L1527-L1630 (maybe_remap_kv_scale_name)
 @ v0.22.1.
 """
+NOT_READ = (".self_attn.q_scale", ".self_attn.prob_scale", ".self_attn.attn.q_scale")
+"""Scales of queries and of probabilities, which attention here does not round."""
 
 
 class QuantizationConfig(ABC):
@@ -83,6 +97,10 @@ class QuantizationConfig(ABC):
     """The KV cache's dtype for "auto"; None: the model's dtype."""
     stacked: Stacked = LlamaForCausalLM.stacked
     """The layers of the checkpoint that are stacked in one of ours. Rules name the checkpoint's."""
+    in_file: InFile = str
+    """The checkpoint's name of a projection, where its family has other names than ours."""
+    file: Path = Path("config.json")
+    """The file with the entries, for error messages."""
 
     @classmethod
     @abstractmethod
@@ -102,7 +120,9 @@ class QuantizationConfig(ABC):
         return embedding
 
     def rename(self, name: str) -> list[str]:
-        """Our names of the checkpoint's tensor `name`."""
+        """Our names of the checkpoint's tensor `name`; none if it is not read."""
+        if name.endswith(NOT_READ):
+            return []
         for suffix, ours in KV_SCALES.items():
             if name.endswith(suffix):
                 base = name.removesuffix(suffix)
@@ -142,8 +162,9 @@ class GPTQConfig(QuantizationConfig):
     @staticmethod
     def scheme_of(config: Mapping[str, Any]) -> Scheme:
         group_size = get_from_keys(config, ["group_size"])
+        key = "format" if config.get("checkpoint_format") is None else "checkpoint_format"
         return Scheme(
-            format=one_of(config, "checkpoint_format", ["gptq", "gptq_v2"], "gptq"),
+            format=one_of(config, key, ["gptq", "gptq_v2"], "gptq"),
             bits=one_of(config, "bits", [4, 8]),
             group_size=group_size,
             symmetric=bool(config.get("sym", True)),
@@ -151,15 +172,17 @@ class GPTQConfig(QuantizationConfig):
         )
 
     def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
-        if not self.skipped:
-            self.skipped = unquantized_layers(dtypes)
+        """The files decide: lists in configs are written by substrings, of which "gate" is also in
+        the name of every gate_proj."""
+        self.skipped, self.by_substring = unquantized_layers(dtypes), False
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         if prefix == "lm_head" and not self.lm_head:
             return None
-        if is_layer_skipped(prefix, self.skipped, self.stacked, self.by_substring):
+        rules = self.skipped, self.stacked, self.by_substring, self.in_file
+        if is_layer_skipped(prefix, *rules):
             return None
-        names = shards_of(prefix, self.stacked)
+        names = shards_of(prefix, self.stacked, self.in_file)
         first, *others = [self.changes_of(name) for name in names]
         if any(changes != first for changes in others):
             raise ValueError(
@@ -254,12 +277,19 @@ class Fp8Config(QuantizationConfig):
         self.ignored = [*self.ignored, *unquantized_layers(dtypes)]
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        if prefix == "lm_head" or is_layer_skipped(prefix, self.ignored, self.stacked):
+        is_skipped = is_layer_skipped(prefix, self.ignored, self.stacked, in_file=self.in_file)
+        if prefix == "lm_head" or is_skipped:
             return None
         if self.online:
             return Fp8OnlineLinearMethod(self.block)
         name = "weight_scale_inv" if self.block else "weight_scale"
         return Fp8LinearMethod(self.block, not self.block, self.static, name)
+
+    def rename(self, name: str) -> list[str]:
+        """transformers writes one scale a matrix under the name of blocks' scales, too."""
+        if not self.block:
+            name = re.sub(r"\.weight_scale_inv$", ".weight_scale", name)
+        return super().rename(re.sub(r"\.activation_scale$", ".input_scale", name))
 
 
 class Int8Config(QuantizationConfig):
@@ -315,9 +345,13 @@ class CompressedTensorsConfig(QuantizationConfig):
         kv_cache_dtype: str | None,
     ) -> None:
         self.groups, self.ignore, self.kv_cache_dtype = groups, ignore, kv_cache_dtype
+        self.whole: frozenset[str] = frozenset()
+        self.rounded: frozenset[str] = frozenset()
+        """The layers of the files in full precision, and those that are quantised."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        check_kind("kv_cache_scheme", config.get("kv_cache_scheme"), Mapping, "an object")
         for key in ("sparsity_config", "transform_config"):
             entry = config.get(key)
             is_dense = isinstance(entry, Mapping) and entry.get("format") == "dense"  # a remark
@@ -331,11 +365,33 @@ class CompressedTensorsConfig(QuantizationConfig):
         kv_scheme = config.get("kv_cache_scheme")
         return cls(groups, config.get("ignore") or [], kv_cache_dtype_of(kv_scheme))
 
+    def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
+        self.whole = frozenset(unquantized_layers(dtypes))
+        self.rounded = frozenset(name.rpartition(".")[0] for name in dtypes) - self.whole
+
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        if is_layer_skipped(prefix, self.ignore, self.stacked):
-            return None
-        group = find_group(prefix, self.groups, self.stacked)
-        return None if group is None else get_scheme(group)
+        group = None
+        if not is_layer_skipped(prefix, self.ignore, self.stacked, in_file=self.in_file):
+            group = find_group(prefix, self.groups, self.stacked, self.in_file)
+        names = shards_of(prefix, self.stacked, self.in_file)
+        with naming(self.file):
+            self._check_agreement(names[0], group is not None)
+            return None if group is None else get_scheme(group)
+
+    def _check_agreement(self, name: str, is_quantized: bool) -> None:
+        """Raise ValueError if the rules of the config and the file's tensors of a layer differ."""
+        if is_quantized and name in self.whole and name != "lm_head":
+            raise ValueError(
+                f"quantization_config: config_groups say that {name!r} is quantised, and the files "
+                "have it in full precision; add it to 'ignore', or remove quantization_config if "
+                "it belongs to other files"
+            )
+        if not is_quantized and name in self.rounded:
+            raise ValueError(
+                f"quantization_config: the files have {name!r} quantised, and no target in "
+                "config_groups is it, or 'ignore' lists it; use the config.json that was saved "
+                "with these files"
+            )
 
 
 class GGUFConfig(QuantizationConfig):
@@ -546,9 +602,11 @@ def get_quantization_config(
     method = str(found.get("quant_method", "")).lower()
     method = ALIASES.get(method, method)
     if method not in FORMATS:
-        hint = "; quantise the original with `oneshot`" if method == "bitsandbytes" else ""
+        is_old = not method and any(key.startswith("load_in_") for key in found)
         raise ValueError(
-            f"{file}: quant_method is {method!r}; supported are {sorted(FORMATS)}{hint}"
+            f"{file}: quant_method is {'bitsandbytes' if is_old else method!r}; supported are "
+            f"{sorted(FORMATS)}; take the model in full precision, with quantization='int8' if it "
+            "shall be small, or quantise it with `oneshot`"
         )
     if wanted is not None and wanted != method:
         raise ValueError(
@@ -556,8 +614,25 @@ def get_quantization_config(
         )
     with naming(file):
         config = FORMATS[method].from_config(found)
+    config.file = file
     config.stacked = resolve_model_class(whole.get("architectures") or ()).stacked
+    dtypes: dict[str, str] = {}
     if list(folder.glob("*.safetensors")):
-        headers = [read_header(file) for file in weight_files(folder)]
-        config.infer_skipped({n: info.dtype for header in headers for n, info in header.items()})
+        headers = [read_header(each) for each in weight_files(folder)]
+        dtypes = {n: info.dtype for header in headers for n, info in header.items()}
+        config.infer_skipped(dtypes)
+        if FLOATS.keys() >= set(dtypes.values()) and method != CompressedTensorsConfig.name:
+            warn_if_left_over(method, file)  # the other says so itself
+    config.in_file = file_names(dtypes, table(family(whole)).names)
     return config
+
+
+@functools.cache
+def warn_if_left_over(method: str, file: Path) -> None:
+    """Log that no weight is quantised, although the config says so. vLLM takes them as they are,
+    too, in silence."""
+    logger.warning(
+        "%s: quantization_config says %s, but all weights are in full precision, and are used so; "
+        "remove the entry",
+        file, method,
+    )  # fmt: skip

@@ -51,7 +51,6 @@ def check_kinds(config: Any) -> None:
     check_kind("weight_block_size", block, list, "two numbers, such as [128, 128]")
     for size in block or []:
         check_kind("weight_block_size", size, int, "two whole numbers")
-    check_kind("kv_cache_scheme", config.get("kv_cache_scheme"), Mapping, "an object")
     groups = config.get("config_groups")
     check_kind("config_groups", groups, Mapping, "an object with one entry for each group")
     for name, group in (groups or {}).items():

@@ -11,17 +11,41 @@ to checkpoints: "re:.*v_proj" would match "qkv_proj". All parts must be quantise
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from mini_vllm.model.families.names import renamed
+from mini_vllm.model.moe.expert_names import common_name
 
 Stacked = Mapping[str, Sequence[str]]
 """The projections in one matrix, {"qkv_proj": ["q_proj", ...]}: `stacked` of a model."""
+InFile = Callable[[str], str]
+"""The checkpoint's name of one of our projections, where a family's files have other names."""
 
 
-def shards_of(prefix: str, stacked: Stacked) -> list[str]:
+def shards_of(prefix: str, stacked: Stacked, in_file: InFile = str) -> list[str]:
     """The checkpoint's names of the layer `prefix`: one, or those stacked in it."""
     parent, _, name = prefix.rpartition(".")
-    return [f"{parent}.{part}" if parent else part for part in stacked.get(name, [name])]
+    parts = stacked.get(name, [name])
+    return [in_file(f"{parent}.{part}" if parent else part) for part in parts]
+
+
+def file_names(names: Iterable[str], pieces: Mapping[str, str]) -> InFile:
+    """The function that gives a checkpoint's name of our projection.
+
+    Args:
+        names: of the checkpoint's tensors; none: only `pieces` count.
+        pieces: of our names, and what a family's files have in their place.
+    """
+    layers = {name.rpartition(".")[0] for name in names}
+    theirs = {common_name(f"{layer}.").removesuffix("."): layer for layer in layers}
+
+    def in_file(name: str) -> str:
+        other = renamed(f"{name}.", pieces).removesuffix(".")
+        stack, _, _ = other.partition(".experts.")  # all experts in one tensor
+        return theirs.get(other) or theirs.get(f"{stack}.experts") or other
+
+    return in_file
 
 
 def means(rule: str, name: str) -> bool:
@@ -33,7 +57,11 @@ def means(rule: str, name: str) -> bool:
 
 
 def is_layer_skipped(
-    prefix: str, ignored: Sequence[str], stacked: Stacked, by_substring: bool = False
+    prefix: str,
+    ignored: Sequence[str],
+    stacked: Stacked,
+    by_substring: bool = False,
+    in_file: InFile = str,
 ) -> bool:
     """Whether the layer `prefix` is listed as one that is not quantised.
 
@@ -50,7 +78,7 @@ def is_layer_skipped(
 
     if prefix in ignored:
         return True
-    names = shards_of(prefix, stacked)
+    names = shards_of(prefix, stacked, in_file)
     listed = [is_listed(name) for name in names]
     if any(listed) and not all(listed):
         raise ValueError(
@@ -76,7 +104,7 @@ def find_matched_target(name: str, targets: Iterable[str]) -> str | None:
 
 
 def find_group(
-    prefix: str, groups: Mapping[str, Mapping[str, Any]], stacked: Stacked
+    prefix: str, groups: Mapping[str, Mapping[str, Any]], stacked: Stacked, in_file: InFile = str
 ) -> Mapping[str, Any] | None:
     """The group of compressed-tensors' `config_groups`, by target, that the layer `prefix` belongs
     to; None if it is not quantised.
@@ -85,7 +113,7 @@ def find_group(
     """
     if prefix in groups:
         return groups[prefix]
-    names = shards_of(prefix, stacked)
+    names = shards_of(prefix, stacked, in_file)
     targets = [find_matched_target(name, groups) for name in names]
     found = [None if target is None else groups[target] for target in targets]
     if any(group != found[0] for group in found):

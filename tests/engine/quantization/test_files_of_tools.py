@@ -1,0 +1,205 @@
+"""Checkpoints as the usual tools write them: names, spare tensors, left-over entries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from benchmarks.families.record import read
+from benchmarks.families.tiny import draw
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.quantization import config as configs
+from tests.engine.quantization.formats import (
+    Packed,
+    awq,
+    compressed_tensors,
+    ct_config,
+    gptq,
+    write,
+)
+
+PROMPTS = [[5, 70, 31, 9, 120, 44], [99, 3, 77]]
+FORMS: dict[str, tuple[dict[str, Any], Any]] = {
+    "gptq": (dict(quant_method="gptq", bits=4, group_size=8, sym=True, desc_act=False), gptq),
+    "awq": (dict(quant_method="awq", bits=4, group_size=8, zero_point=True), awq),
+    "compressed-tensors": (ct_config(4, 8, True), compressed_tensors),
+}
+NOT_LINEAR = re.compile(r"embed|lm_head|router|gate\.weight|conv1d|norm")
+
+
+def tokens(folder: Path) -> list[list[int]]:
+    llm = LLM(folder, skip_tokenizer_init=True, max_model_len=32, num_gpu_blocks=40)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    asked = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    return [list(each.outputs[0].token_ids) for each in llm.generate(asked, params)]
+
+
+def write_family(folder: Path, family: str, form: str, left_out: str) -> None:
+    """A quantised checkpoint of a tiny family, except what `left_out` matches, and in
+    `folder/plain` the floats that it means."""
+    quantization, make = FORMS[form]
+    quantization = {**quantization, "ignore": ["lm_head", "re:.*gate$", f"re:.*{left_out}.*"]}
+    known, held, meant = read()[family], {}, {}
+    for seed, (name, shape) in enumerate(known["shapes"].items()):
+        base = name.removesuffix(".weight")
+        if base == name or len(shape) != 2 or NOT_LINEAR.search(name) or re.search(left_out, name):
+            held[name] = meant[name] = draw(name, shape)
+            continue
+        packed = Packed(*shape, 4, 8, form != "awq", None, seed)
+        meant[name] = packed.weight
+        held |= {f"{base}.{suffix}": tensor for suffix, tensor in make(packed).items()}
+    for place, tensors, more in (
+        (folder / "plain", meant, {}),
+        (folder, held, {"quantization_config": quantization}),
+    ):
+        place.mkdir(exist_ok=True)
+        (place / "config.json").write_text(json.dumps({**known["config"], **more}))
+        save_file(tensors, place / "model.safetensors")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("family", "left_out"), [
+    ("phi", "dense"),
+    ("starcoder2", "c_fc"),
+    ("mixtral", "experts"),
+    ("glm4_moe", "shared_experts"),
+    ("granitemoehybrid", "shared_mlp"),
+    ("llama4_text", "feed_forward"),
+])  # fmt: skip
+def test_what_stays_whole_is_named_as_in_the_files(
+    family: str, left_out: str, form: str, tmp_path: Path
+) -> None:
+    write_family(tmp_path, family, form, left_out)
+    assert tokens(tmp_path) == tokens(tmp_path / "plain")
+
+
+def change(folder: Path, **changes: Any) -> None:
+    """Change entries of the folder's `quantization_config`."""
+    whole = json.loads((folder / "config.json").read_text())
+    whole["quantization_config"] |= changes
+    (folder / "config.json").write_text(json.dumps(whole))
+
+
+def add(folder: Path, more: dict[str, Tensor]) -> None:
+    save_file(load_file(folder / "model.safetensors") | more, folder / "model.safetensors")
+
+
+def test_a_substring_of_a_config_does_not_outweigh_the_file(tmp_path: Path) -> None:
+    """AutoAWQ lists "gate" for the routers of experts; it is in every gate_proj, too."""
+    write_family(tmp_path, "qwen3_moe", "awq", "nothing")
+    change(tmp_path, modules_to_not_convert=["gate"])
+    assert tokens(tmp_path) == tokens(tmp_path / "plain")
+
+
+LLAMA = dict(architectures=["LlamaForCausalLM"], vocab_size=128)
+
+
+def write_llama(folder: Path, form: str = "gptq", **entries: Any) -> Path:
+    quantization, make = FORMS[form]
+
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        packed = Packed(rows, columns, 4, 8, form != "awq", None, seed)
+        return make(packed), packed.weight
+
+    return write(folder, {**quantization, **entries}, pack, changes=LLAMA)
+
+
+def test_biases_of_zeros_are_dropped_and_others_refused(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path)
+    name = "model.layers.1.mlp.down_proj.bias"
+    add(folder, {name: torch.zeros(64), "model.layers.0.self_attn.q_proj.bias": torch.zeros(64)})
+    assert tokens(folder) == tokens(folder / "plain")
+    add(folder, {name: torch.ones(64)})
+    with pytest.raises(ValueError, match=r"first 'model.layers.1.mlp.down_proj.bias'.*biases"):
+        tokens(folder)
+
+
+def test_the_format_may_stand_under_its_newer_name(tmp_path: Path) -> None:
+    quantization = {**FORMS["gptq"][0], "sym": False, "format": "gptq_v2"}
+
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        packed = Packed(rows, columns, 4, 8, False, None, seed)
+        return gptq(packed, offset=0), packed.weight
+
+    folder = write(tmp_path, quantization, pack, changes=LLAMA)
+    assert tokens(folder) == tokens(folder / "plain")
+
+
+@pytest.mark.parametrize("form", ["gptq", "awq"])
+def test_a_left_over_entry_is_said_once(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_llama(tmp_path, form)
+    expected = tokens(folder / "plain")
+    (folder / "plain/model.safetensors").replace(folder / "model.safetensors")
+    with caplog.at_level(logging.WARNING, logger=configs.__name__):
+        assert tokens(folder) == expected
+    assert len(re.findall("all weights are in full precision", caplog.text)) == 1
+
+
+def test_rules_and_files_that_contradict_each_other_are_named(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path, "compressed-tensors")
+    group = ct_config(4, 8, True)["config_groups"]["group_0"]
+    change(folder, config_groups={"group_0": {**group, "targets": ["re:.*mlp.*"]}})
+    with pytest.raises(ValueError, match=r"files have .*q_proj' quantised, and no target"):
+        tokens(folder)
+    change(folder, config_groups={"group_0": group})
+    (folder / "plain/model.safetensors").replace(folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"config.json: .*q_proj' is quantised, and the files"):
+        tokens(folder)
+
+
+@pytest.mark.parametrize(("entries", "says"), [
+    ({"quant_method": "torchao"}, "quant_method is 'torchao'"),
+    ({"load_in_4bit": True}, "quant_method is 'bitsandbytes'"),
+])  # fmt: skip
+def test_another_format_is_refused_with_a_way_out(
+    entries: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    whole = write_llama(tmp_path) / "config.json"
+    config = json.loads(whole.read_text()) | {"quantization_config": entries}
+    whole.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=says + r".*quantization='int8'"):
+        tokens(tmp_path)
+
+
+def test_a_file_of_modelopt_is_named(tmp_path: Path) -> None:
+    whole = write_llama(tmp_path) / "config.json"
+    config = json.loads(whole.read_text())
+    del config["quantization_config"]
+    whole.write_text(json.dumps(config))
+    told = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=r"hf_quant_config.json: quant_method is 'modelopt'"):
+        tokens(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e8m0fnu])
+@pytest.mark.parametrize("block", [None, [16, 16]])
+def test_scales_of_fp8_as_transformers_writes_them(
+    block: list[int] | None, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """One name for scales of blocks and of whole matrices, and scales that are powers of two."""
+
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(rows, columns, generator=generator).to(torch.float8_e4m3fn)
+        shape = [-(-rows // 16), -(-columns // 16)] if block else []
+        scale = 2.0 ** torch.randint(-4, -1, shape, generator=generator)
+        full = torch.from_numpy(np.kron(scale.numpy(), np.ones((16, 16)))) if block else scale
+        wide = (weight.float() * full[:rows, :columns] if block else weight.float() * full).float()
+        return {"weight": weight, "weight_scale_inv": scale.to(dtype)}, wide
+
+    quantization = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=block)
+    folder = write(tmp_path, {**quantization, "kv_cache_scheme": "static"}, pack, changes=LLAMA)
+    add(folder, {"model.layers.0.self_attn.q_scale": torch.tensor([0.5])})
+    assert tokens(folder) == tokens(folder / "plain")
