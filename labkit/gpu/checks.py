@@ -103,6 +103,36 @@ def an_order_of_requests_changes_no_number(device: str) -> str:
     return "the longest first, and a random order"
 
 
+def an_order_over_int8_and_latents_changes_no_number(device: str) -> str:
+    """The same of decodes over pages of int8, and over latents with two tiles of heads."""
+    from mini_vllm.kernels.mixers import mla_decode
+    from mini_vllm.kernels.quantization import PAGED_DECODE_INT8, STORE_KV_INT8
+
+    changed = 0
+    for dtype in list(BOUNDS)[: None if device == "cuda" else 1]:
+        torch.manual_seed(6)
+        key, value, query = (torch.randn(n, 2, 64).to(device, dtype) for n in (736, 736, 9 * 40))
+        query, latents = query.view(9, 40, 128), key.view(46, 16, 128)
+        keys, values = torch.zeros(2, 46, 16, 2, 68, dtype=torch.int8, device=device)
+        slots = torch.arange(736, device=device)
+        STORE_KV_INT8.run(
+            key=key, value=value, key_cache=keys, value_cache=values, slot_mapping=slots
+        )
+        lens = torch.tensor([70, 1, 0, 33, 80, 9, 64, 2, 17], dtype=torch.int32, device=device)
+        table = torch.randperm(45).view(9, 5).int().to(device)
+        problem = dict(query=query[:, :8, :64].contiguous(), key_cache=keys, value_cache=values,
+                       block_table=table, seq_lens=lens, scale=0.125)  # fmt: skip
+        right, ours = torch.empty(2, 9, 8, 64, dtype=dtype, device=device)
+        PAGED_DECODE_INT8.run(output=right, **problem)
+        right_mixed = mla_decode(query, latents, table, lens, 0.125, 96, 80)
+        for order in (lens.argsort(descending=True), torch.randperm(9).to(device)):
+            PAGED_DECODE_INT8.run(output=ours.fill_(torch.nan), order=order, **problem)
+            mixed = mla_decode(query, latents, table, lens, 0.125, 96, 80, order)
+            changed += int((ours != right).sum() + (mixed != right_mixed).sum())
+    assert not changed, f"{changed} numbers differ from those in the batch's order"
+    return "the longest first, and a random order"
+
+
 def fused_layers_equal_plain_torch(device: str) -> str:
     """Norm with residual, rotation and activation, in each dtype."""
     from mini_vllm.model.layers import add_rms_norm, silu_mul
@@ -400,6 +430,7 @@ CHECKS: dict[str, Callable[[str], str]] = {
         the_engine_uses_the_kernels,
         attention_equals_plain_torch,
         an_order_of_requests_changes_no_number,
+        an_order_over_int8_and_latents_changes_no_number,
         fused_layers_equal_plain_torch,
         one_launch_equals_three,
         few_tokens_equal_plain_torch,

@@ -174,13 +174,14 @@ def paged_decode_int8_kernel(
     GROUP_TILE: tl.constexpr,
     DIM_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    order_ptr=None,  # [R] int64: each request once, the first to start first; None = 0, 1, ...
 ):
     """Attention of one new token over int8 pages. Grid: (R, Hkv).
 
     As in phase 04, tile by tile, for all GROUP query heads that share a key/value head. Numbers of
     a page are only cast. Their scales wait: a token's key scale multiplies its column of scores,
     its value scale its column of weights, for neither depends on the feature. `load_scales` reads
-    them.
+    them. `order_ptr` means what it means there.
 
     Source: vllm/v1/attention/ops/triton_unified_attention.py#L39-L55 (_cast_kv_tile) @ v0.22.1.
     """

@@ -12,7 +12,7 @@ Decodes (one token each) come first, so that a backend can treat them as one den
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class AttentionMetadata:
     query_lens_cpu: list[int]  # new tokens of each request, on the host: no wait for the device
     seq_lens_cpu: list[int]  # `seq_lens` on the host
     plan: Any = None  # what a backend derives once and reuses in every layer of the step
+    order: Tensor | None = None  # [R] int64: decodes as they start on a GPU, derived once
     places: Any = None  # the same for layers that are one call, see `model/narrow.py`
     groups: Sequence[AttentionMetadata | StateMetadata] = ()  # one per cache group, if several
     layer_groups: Sequence[int] = ()  # the group of each layer
@@ -57,6 +58,11 @@ class AttentionMetadata:
         """The metadata of layer `index`: a `StateMetadata` if the layer has a state, else this one,
         or that of its group."""
         return self.groups[self.layer_groups[index]] if self.groups else self
+
+    def underived(self) -> AttentionMetadata:
+        """The same step, of which layers derive anew what they share."""
+        groups = [group.underived() for group in self.groups]
+        return replace(self, plan=None, order=None, places=None, groups=groups)
 
     @classmethod
     def from_lists(
@@ -115,6 +121,10 @@ class StateMetadata:
     @property
     def num_reqs(self) -> int:
         return len(self.query_lens_cpu)
+
+    def underived(self) -> StateMetadata:
+        """See `AttentionMetadata`."""
+        return replace(self, plan=None)
 
     def load(self, states: Tensor, rows: slice = slice(None)) -> Tensor:
         """The states `[R, ...]` before this step, copied out of `states` `[blocks, ...]`; with

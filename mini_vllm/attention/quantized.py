@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
+from mini_vllm.attention.triton_backend import starting_order
 from mini_vllm.attention.variants import VariantAttention
 from mini_vllm.kernels import can_launch
 from mini_vllm.kernels.quantization import PAGED_DECODE_INT8, STORE_KV_INT8
@@ -217,6 +218,7 @@ class QuantizedKV(nn.Module):
             output=output,
             scale=scale,
             window=sliding_window,
+            order=starting_order(metadata, len(query) * keys.shape[2]),
         )
         return output
 

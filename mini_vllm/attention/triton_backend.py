@@ -100,16 +100,13 @@ def prefill_spec() -> KernelSpec:
 
 
 def run_decodes(metadata: AttentionMetadata, query: Tensor, key_cache: Tensor, **rest: Any) -> None:
-    """One token a request; the context is split where requests alone leave the GPU idle. If that is
-    asked for, the longest start first where there are more than it holds at once."""
+    """One token a request; the context is split where requests alone leave the GPU idle."""
     problem: dict[str, Any] = dict(query=query, key_cache=key_cache, **rest)
     num_reqs, num_heads, head_dim = query.shape
     num_programs, processors = num_reqs * key_cache.shape[2], num_processors(query.device)
     num_splits = choose_num_splits(num_programs, metadata.max_seq_len, processors)
-    if USES_ORDERED_DECODE and num_splits == 1 and order_matters(num_programs, processors):
-        problem["order"] = longest_first(metadata)
     if num_splits == 1:
-        PAGED_DECODE.run(**problem)
+        PAGED_DECODE.run(order=starting_order(metadata, num_programs), **problem)
         return
     shape = (num_reqs, num_heads, num_splits)
     partial = torch.empty(*shape, head_dim, dtype=torch.float32, device=query.device)
@@ -117,13 +114,23 @@ def run_decodes(metadata: AttentionMetadata, query: Tensor, key_cache: Tensor, *
     SPLIT_DECODE.run(partial=partial, lse=lse, **problem)
 
 
+def starting_order(metadata: AttentionMetadata, num_programs: int) -> Tensor | None:
+    """The order in which decodes start that take `num_programs` programs; None: the batch's own.
+
+    If that is asked for, the longest start first where there are more than the GPU holds at once.
+    """
+    processors = num_processors(metadata.seq_lens.device)
+    if USES_ORDERED_DECODE and order_matters(num_programs, processors):
+        return longest_first(metadata)
+    return None
+
+
 def longest_first(metadata: AttentionMetadata) -> Tensor:
     """The step's decodes by the length of their contexts, `[R]` int64; inert rows come last.
 
     Sorted on the device, once for all layers: so a recorded step sorts the lengths of its replay.
     """
-    if metadata.plan is None:
+    if metadata.order is None:
         lengths = metadata.seq_lens[: metadata.num_decode_reqs]
-        metadata.plan = lengths.argsort(descending=True)
-    order: Tensor = metadata.plan
-    return order
+        metadata.order = lengths.argsort(descending=True)
+    return metadata.order

@@ -82,6 +82,11 @@ def head_tile(num_heads: int) -> int:
     return MIN_DOT if num_heads <= MIN_DOT else 32
 
 
+def mla_programs(num_reqs: int, num_heads: int) -> int:
+    """Programs of a decode over latents whose contexts are not split."""
+    return num_reqs * -(-num_heads // head_tile(num_heads))
+
+
 def plan_mla_decode(
     query: Tensor,
     latents: Tensor,
@@ -90,9 +95,11 @@ def plan_mla_decode(
     scale: float,
     output: Tensor,
     lse: Tensor,
+    order: Tensor | None = None,
 ) -> list[Launch]:
     """`query` `[R, N, C + P]` (its request stride is free), `latents` `[blocks, block_size, C + P]`
-    -> `output` `[R, N, S, C]` and `lse` `[R, N, S]` float32, for S splits."""
+    -> `output` `[R, N, S, C]` and `lse` `[R, N, S]` float32, for S splits. `order` is that of
+    `decode_launch`."""
     num_reqs, num_heads, num_splits, latent = output.shape
     rope = query.shape[2] - latent
     heads = head_tile(num_heads)
@@ -109,7 +116,8 @@ def plan_mla_decode(
             "query_stride": query.stride(0),
             "table_stride": block_table.stride(0),
             "scale": scale,
-        },
+        }
+        | ({} if order is None else {"order_ptr": order}),
         constexprs={
             "BLOCK_SIZE": latents.shape[1],
             "NUM_HEADS": num_heads,
@@ -133,13 +141,15 @@ def work_mla_decode(
     scale: float,
     output: Tensor,
     lse: Tensor,
+    order: Tensor | None = None,
 ) -> Work:
-    """Each latent once, for all heads; its table entry; queries; and both results."""
+    """Each latent once, for all heads; its table entry; queries; the order; and both results."""
     block_size, width = latents.shape[1:]
     num_heads, latent = output.shape[1], output.shape[3]
     num_tokens = int(seq_lens.sum())
     num_entries = int((-(-seq_lens // block_size)).sum())
     read = num_tokens * width * latents.itemsize + num_entries * block_table.itemsize
+    read += 0 if order is None else tensor_bytes(order)
     return Work(
         read + tensor_bytes(query, seq_lens),
         tensor_bytes(output, lse),
@@ -186,20 +196,21 @@ def mla_decode(
     scale: float,
     size: int,
     max_seq_len: int,
+    order: Tensor | None = None,
 ) -> Tensor:
     """Averages `[R, N, C]` of the first `size` = C numbers of each request's latents, by its
-    queries `[R, N, C + P]`. A context is split where requests and heads leave the GPU idle."""
+    queries `[R, N, C + P]`. A context is split where requests and heads leave the GPU idle. With
+    `order` programs start in this order of requests."""
     num_reqs, num_heads, _ = query.shape
-    programs = num_reqs * -(-num_heads // head_tile(num_heads))
     processors = platform_of(query.device).num_compute_units(query.device)
-    splits = choose_num_splits(programs, max_seq_len, processors)
+    splits = choose_num_splits(mla_programs(num_reqs, num_heads), max_seq_len, processors)
     shape, device = (num_reqs, num_heads, splits), query.device
     partial_dtype = query.dtype if splits == 1 else torch.float32
     partial = torch.empty(*shape, size, dtype=partial_dtype, device=device)
     lse = torch.empty(shape, dtype=torch.float32, device=device)
     MLA_DECODE.run(
         query=query, latents=latents, block_table=block_table, seq_lens=seq_lens, scale=scale,
-        output=partial, lse=lse,
+        output=partial, lse=lse, order=order,
     )  # fmt: skip
     if splits == 1:
         return partial[:, :, 0]

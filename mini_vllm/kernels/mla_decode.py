@@ -30,18 +30,27 @@ def mla_decode_kernel(
     LATENT_TILE: tl.constexpr,
     ROPE_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    order_ptr=None,  # [R] int64: each request once, the first to start first; None = 0, 1, ...
 ):
     """The average of c over a stretch of a context, for a tile of heads. Grid: (R, head tiles, S).
 
     A context is cut into S stretches of whole tiles. A program writes the softmax average over its
     stretch, and log(sum(exp(scores))), -inf for an empty one, by which stretches are combined.
 
+    With `order_ptr` programs start request by request, as those of `paged_decode_kernel` do. All
+    head tiles of a request then start together, and they read the same latents.
+
     Source: vllm/v1/attention/ops/triton_decode_attention.py#L262-L442
     (_fwd_grouped_kernel_stage1) @ v0.22.1.
     """
     request = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
     split, num_splits = tl.program_id(2), tl.num_programs(2)
-    head = tl.program_id(1) * HEAD_TILE + tl.arange(0, HEAD_TILE)
+    if order_ptr is not None:
+        place = tile * tl.num_programs(0) + tl.program_id(0)
+        request = tl.load(order_ptr + place // tl.num_programs(1))
+        tile = place % tl.num_programs(1)
+    head = tile * HEAD_TILE + tl.arange(0, HEAD_TILE)
     dim = tl.arange(0, LATENT_TILE)
     rope_dim = tl.arange(0, ROPE_TILE)
     is_head, in_latent, in_rope = head < NUM_HEADS, dim < LATENT, rope_dim < ROPE

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mini_vllm.kernels.attention import attention_work, decode_launch
+from mini_vllm.kernels.attention import decode_launch, work_paged_decode
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
 from mini_vllm.kernels.products import product_tiles
 
@@ -205,10 +206,10 @@ def plan_paged_decode_int8(**problem: Any) -> list[Launch]:
 
 
 def work_paged_decode_int8(output: Tensor, **problem: Any) -> Work:
-    """Attention of one token a request; a page's heads are D + 4 bytes, all of which are read."""
-    work = attention_work([1] * len(problem["seq_lens"]), **problem)
+    """See `work_paged_decode`; a page's heads are D + 4 bytes, all of which are read."""
+    work = work_paged_decode(output, **problem)
     head_dim, width = output.shape[2], problem["key_cache"].shape[3]
-    return Work(work.bytes_read, tensor_bytes(output), work.flops * head_dim // width)
+    return replace(work, flops=work.flops * head_dim // width)
 
 
 PAGED_DECODE_INT8 = KernelSpec(

@@ -216,19 +216,24 @@ def paged_decode_int8_kernel(
     GROUP_TILE: tl.constexpr,
     DIM_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    order_ptr=None,  # [R] int64: each request once, the first to start first; None = 0, 1, ...
 ):
     """Attention of one new token over int8 pages. Grid: (R, Hkv).
 
     As in phase 04, tile by tile, for all GROUP query heads that share a key/value head. Numbers of
     a page are only cast. Their scales wait: a token's key scale multiplies its column of scores,
     its value scale its column of weights, for neither depends on the feature. `load_scales` reads
-    them.
+    them. `order_ptr` means what it means there.
 
     Source: vllm/v1/attention/ops/triton_unified_attention.py#L39-L55 (_cast_kv_tile) @ v0.22.1.
     """
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     num_kv_heads = tl.num_programs(1)
+    if order_ptr is not None:
+        number = kv_head * tl.num_programs(0) + tl.program_id(0)
+        request = tl.load(order_ptr + number // num_kv_heads)
+        kv_head = number % num_kv_heads
 
     group = tl.arange(0, GROUP_TILE)
     dim = tl.arange(0, DIM_TILE)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -406,9 +406,7 @@ class RunnerFrame(ABC):
         each replay, and what the first layer derives of a step for all others is derived anew."""
         if self.late is not None and self.head is not None:
             input_ids = look_up(input_ids, self.head.token_ids)
-        groups = [replace(group, plan=None) for group in metadata.groups]
-        metadata = replace(metadata, plan=None, places=None, groups=groups)
-        return self.run_model(input_ids, positions, metadata)
+        return self.run_model(input_ids, positions, metadata.underived())
 
     @torch.inference_mode()
     def warm_up(self, num_tokens: int, record: Recorder | None) -> None:

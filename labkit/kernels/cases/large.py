@@ -83,12 +83,15 @@ def decode(requests: int, length: int, splits: int = 0) -> Callable[..., dict[st
     return make
 
 
-def ragged(requests: int, longest: int, order: bool = False) -> Callable[..., dict[str, Any]]:
-    """Contexts of 1 / 16 of the longest to the longest, spread evenly and shuffled; with `order`
-    programs start with the longest."""
+def ragged(
+    decodes: Callable[..., dict[str, Any]], order: bool = False
+) -> Callable[..., dict[str, Any]]:
+    """Contexts of 1 / 16 of those of `decodes` to all of them, spread evenly and shuffled; with
+    `order` programs start with the longest."""
 
     def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
-        problem = decode(requests, longest)(generator, device)
+        problem = decodes(generator, device)
+        requests, longest = len(problem["seq_lens"]), int(problem["seq_lens"][0])
         lengths = torch.linspace(longest // 16, longest, requests, device=device).int()
         mixed = lengths[torch.randperm(requests, generator=generator, device=device)]
         problem["seq_lens"] = mixed
@@ -438,11 +441,11 @@ LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
     Large("paged_decode", "256 requests of 1,024 tokens", decode(256, 1024)),
-    Large("paged_decode", "256 requests of 128 to 2,048 tokens", ragged(256, 2048)),
+    Large("paged_decode", "256 requests of 128 to 2,048 tokens", ragged(decode(256, 2048))),
     Large(
         "paged_decode",
         "256 requests of 128 to 2,048 tokens, the longest first",
-        ragged(256, 2048, True),
+        ragged(decode(256, 2048), order=True),
         target=0.85,
         optional="order_ptr",
     ),
@@ -469,6 +472,17 @@ LARGE = (
     Large("w4a16_gemm", "16 tokens", w4a16(16)),
     Large("store_kv_int8", "16,384 tokens", store_int8(16384)),
     Large("paged_decode_int8", "64 requests of 4,096 tokens", decode_int8(64, 4096)),
+    Large(
+        "paged_decode_int8",
+        "256 requests of 128 to 2,048 tokens",
+        ragged(decode_int8(256, 2048)),
+    ),
+    Large(
+        "paged_decode_int8",
+        "256 requests of 128 to 2,048 tokens, the longest first",
+        ragged(decode_int8(256, 2048), order=True),
+        optional="order_ptr",
+    ),
     Large("rejection_random_sample", "64 requests of 4 drafts, 151,936 tokens", judged(64, 4)),
     Large("draw_tokens", "256 rows of 151,936 tokens", drawn(256)),
     Large("lora_shrink", "128 rows of 32 adapters", shrink(128, 32)),
@@ -481,6 +495,17 @@ LARGE = (
     Large("mla_decode", "64 requests of 4,096 tokens, 16 heads", mla(64, 4096, 16), target=0.6),
     Large("mla_decode", "64 requests of 4,096 tokens, 128 heads", mla(64, 4096, 128), target=0.3),
     Large("mla_decode", "1 request of 32,768 tokens, 32 splits", mla(1, 32768, 16, 32), target=0.2),
+    Large(
+        "mla_decode",
+        "256 requests of 128 to 2,048 tokens, 128 heads",
+        ragged(mla(256, 2048, 128)),
+    ),
+    Large(
+        "mla_decode",
+        "256 requests of 128 to 2,048 tokens, 128 heads, the longest first",
+        ragged(mla(256, 2048, 128), order=True),
+        optional="order_ptr",
+    ),
 )
 
 

@@ -167,9 +167,13 @@ def mla(
     scale: float | None = None,
     strided: bool = True,
     change: Callable[[Pages, dict[str, Any]], None] | None = None,
+    order: bool = False,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """One new token a request; a length of None is drawn. `scale`: None = 1 / sqrt(width)."""
+    """One new token a request; a length of None is drawn. `scale`: None = 1 / sqrt(width).
+
+    With `order` programs start in an order of requests that is drawn.
+    """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         lens = [draw.integer(2, 3 * block_size + 1) if n is None else n for n in seq_lens]
@@ -192,7 +196,11 @@ def mla(
         cache = rules.pop("key_cache")
         assert cache.readable is not None
         axes = ("request", "head", "split", "feature")
-        return problem, CaseRules({
+        ordered = {}
+        if order:
+            problem["order"] = torch.tensor(draw.order(range(len(lens))))
+            ordered["order"] = TensorRule(axes=("place",))
+        return problem, CaseRules(ordered | {
             "latents": TensorRule(cache.readable[..., 0], axes=("block", "offset", "feature"),
                                   why=cache.why),
             "block_table": rules["block_table"],
@@ -270,6 +278,14 @@ MLA_DECODE = (
          mla([18, 3], 2, 112, 16, 16, num_blocks=BIG_CACHE // (16 * 128))),
     Case("many-blocks", "more than 2^24 blocks of one token", "float16",
          mla([5, 3], 2, 112, 16, 1, num_blocks=BIG_CACHE // 128)),
+    Case("order", "programs start in another order than requests stand in; 3 tiles of heads",
+         "float32", mla([1, 40, 0, None, 70, 16], 70, 16, 16, 16, order=True),
+         optional="order_ptr"),
+    Case("order-splits", "an order, 3 splits, 40 heads", "bfloat16",
+         mla([5, 13, 14, 100, None], 40, 32, 16, 4, splits=3, order=True), optional="order_ptr"),
+    Case("order-far", "an order of queries 2^30 elements apart", "float16",
+         mla([7, 3, 20, 1, 2, 5], 2, 32, 16, 16, change=far_queries, order=True),
+         optional="order_ptr"),
     Case("traffic", "512 tokens of context, 16 heads", "bfloat16",
          mla([512], 16, 128, 64, 16), graded=True),
     *mixed(

@@ -606,6 +606,7 @@ def decode(
     abyss: bool = False,
     change: Callable[[BytePages, Tensor], None] | None = None,
     key_tile: int | None = None,
+    order: bool = False,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. `low`: all scores are about -110;
@@ -613,7 +614,8 @@ def decode(
     are about 3 and scores differ little, so that what weights lose by rounding averages out; a
     value's scale, which all tokens share, lies between two numbers of the dtype, and does not.
     `abyss`: scores are about -2 million, exact and thousands apart. `key_tile` is used instead of
-    the launcher's. `change` gets pages and queries, and the scale is 1.
+    the launcher's. `change` gets pages and queries, and the scale is 1. With `order` programs start
+    in an order of requests that is drawn.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -666,6 +668,9 @@ def decode(
         axes = ("request", "head", "dim")
         rules = paged.rules() | {"query": TensorRule(axes=axes), "output": TensorRule(axes=axes)}
         rules["seq_lens"] = TensorRule(axes=("request",))
+        if order:
+            problem["order"] = torch.tensor(draw.order(range(len(lens))))
+            rules["order"] = TensorRule(axes=("place",))
         constants = {"KEY_TILE": key_tile} if key_tile else {}
         return problem, CaseRules(rules, constants=constants)
 
@@ -734,6 +739,16 @@ PAGED_DECODE_INT8 = (
          among(1100, decode([9, 2, None, 17], 2, 1, 16, 16), PER_REQUEST)),
     Case("far", "rows of queries and block table 2^30 elements apart", "float16",
          decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
+    Case("order", "programs start in another order than requests stand in", "float32",
+         decode([1, 40, 0, None, 70, 16], 2, 3, 32, 16, order=True), optional="order_ptr"),
+    Case("order-window", "an order, a window of 13", "bfloat16",
+         decode([5, 13, 14, 40, None], 3, 2, 70, 4, 13, order=True), optional="order_ptr"),
+    Case("order-far", "an order of queries and rows of the block table 2^30 elements apart",
+         "float16", decode([7, 3, 20, 1, 9, 18], 2, 2, 32, 16, far=True, order=True),
+         optional="order_ptr"),
+    Case("order-hundreds", "an order of 150 requests", "float16",
+         decode([1 + (5 * i) % 17 for i in range(150)], 1, 2, 16, 3, order=True),
+         optional="order_ptr"),
     Case("big-cache", "blocks behind the 2^32nd byte", "float16",
          decode([18, 3], 2, 2, 124, 16, num_blocks=BIG_CACHE // (16 * 2 * 128))),
     Case("many-blocks", "more than 2^24 blocks of one token", "float16",

@@ -120,6 +120,11 @@ FEATURE_BUGS = (
     Bug("paged_decode_int8", "an offset is computed in 32 bits",
         "block = tl.load(table_entry, mask=visible, other=0).to(tl.int64)",
         "block = tl.load(table_entry, mask=visible, other=0)", "overflow", "big-cache"),
+    Bug("paged_decode_int8", "with an order the head is still that of the grid",
+        "        kv_head = number % num_kv_heads\n", "", "coverage", "order"),
+    Bug("paged_decode_int8", "the number of a request of the order has 32 bits",
+        "tl.load(order_ptr + number // num_kv_heads)",
+        "tl.load(order_ptr + number // num_kv_heads).to(tl.int32)", "overflow", "order-far"),
     # ------------------------------------------------------------ rejection_random_sample
     Bug("rejection_random_sample", "u on the border is accepted", "(u * q < p)",
         "(u * q <= p) & (p > 0)", "values", "equal"),
@@ -257,4 +262,9 @@ FEATURE_BUGS = (
         "visible = position <= end", "stale_read", "ragged"),
     Bug("mla_decode", "the mass of a split is its largest score", "row_max + tl.log(row_sum_or_1)",
         "row_max", "values", "splits"),
+    Bug("mla_decode", "with an order the tile of heads is still that of the grid",
+        "        tile = place % tl.num_programs(1)\n", "", "coverage", "order"),
+    Bug("mla_decode", "the number of a request of the order has 32 bits",
+        "tl.load(order_ptr + place // tl.num_programs(1))",
+        "tl.load(order_ptr + place // tl.num_programs(1)).to(tl.int32)", "overflow", "order-far"),
 )  # fmt: skip

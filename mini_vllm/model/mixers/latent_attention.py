@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.triton_backend import starting_order
 from mini_vllm.kernels import can_launch
-from mini_vllm.kernels.mixers import mla_decode
+from mini_vllm.kernels.mixers import mla_decode, mla_programs
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import LayerSpec
 from mini_vllm.model.layers import Build, Linear, RMSNorm, to_compute_dtype
@@ -136,6 +137,7 @@ class LatentAttention(nn.Module):
         mixed = mla_decode(
             torch.cat((absorbed, query[..., p:]), dim=-1), pages, metadata.block_table[:num],
             metadata.seq_lens[:num], self.scale, weight.shape[2], metadata.max_seq_len,
+            starting_order(metadata, mla_programs(num, query.shape[1])),
         )  # fmt: skip
         return torch.einsum("bnc,nvc->bnv", mixed, weight[:, p:])
 

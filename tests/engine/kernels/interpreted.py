@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ import torch
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention import triton_backend
 from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.quantized import FORMATS, QuantizedKV, renumber_pages
 from mini_vllm.attention.reference import ReferenceAttention
 from mini_vllm.attention.triton_backend import TritonAttention, longest_first
 from mini_vllm.kernels import native, products
@@ -23,6 +25,7 @@ from mini_vllm.kernels.attention import PAGED_DECODE, SPLIT_DECODE
 from mini_vllm.model import fused_qkv, layers
 from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
 from mini_vllm.model.llama import LlamaAttention
+from mini_vllm.model.mixers.latent_attention import LatentAttention
 from mini_vllm.model.qwen3 import Qwen3Attention
 from mini_vllm.model.rope import apply_rope
 from mini_vllm.sample.kernel_sampler import draw_tokens
@@ -106,6 +109,47 @@ def order_errors() -> dict[str, float]:
             changed += int((ours != right).sum())
         errors[f"order-{name}"] = float(changed)
     return errors
+
+
+def other_order_errors() -> dict[str, float]:
+    """The same of layers with int8 pages and with latents, which ask for the longest first."""
+    errors = {}
+    for name, attend in {"order-int8": int8_decodes(), "order-latents": latent_decodes()}.items():
+        metadata = AttentionMetadata.from_lists(
+            [1] * 4, [20, 1, 33, 7], [[3, 1], [2], [5, 6, 4], [7]], 16
+        )
+        right = attend(metadata)
+        assert metadata.order is None
+        with (
+            patch.object(triton_backend, "USES_ORDERED_DECODE", True),
+            patch.object(triton_backend, "order_matters", lambda *_: True),
+        ):
+            ours = attend(metadata)
+        assert metadata.order is not None and metadata.order.tolist() == [2, 0, 3, 1]
+        assert metadata.underived().order is None
+        errors[name] = float((ours != right).sum())
+    return errors
+
+
+def int8_decodes() -> Callable[[AttentionMetadata], torch.Tensor]:
+    """A layer with a cache of int8, 6 heads in groups of 3; it may have left a plan, too."""
+    layer = QuantizedKV(TritonAttention(), FORMATS["int8_per_token_head"])
+    cache, slots = torch.zeros(2, 8, 16, 2, 36, dtype=torch.int8), torch.arange(16, 128)
+    layer.store(*torch.randn(2, 112, 2, 32), cache, slots)
+    query = torch.randn(4, 6, 32)
+
+    def attend(metadata: AttentionMetadata) -> torch.Tensor:
+        metadata.plan = renumber_pages(metadata)
+        return layer.forward(query, cache, metadata, 0.2)
+
+    return attend
+
+
+def latent_decodes() -> Callable[[AttentionMetadata], torch.Tensor]:
+    """A layer with latents of 24 and 8 numbers and two tiles of heads."""
+    layer = SimpleNamespace(args=SimpleNamespace(qk_nope_head_dim=12), scale=0.2)
+    pages, query, weight = torch.randn(8, 16, 32), torch.randn(4, 33, 20), torch.randn(33, 28, 24)
+    return lambda metadata: LatentAttention.attend_on_pages(layer, query, pages, metadata, weight)  # type: ignore[arg-type]
 
 
 def store_errors() -> dict[str, float]:
@@ -293,5 +337,5 @@ if __name__ == "__main__":
         print(json.dumps(engine()))
     else:
         errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
-        errors |= order_errors() | qkv_errors() | gemv_errors()
+        errors |= order_errors() | other_order_errors() | qkv_errors() | gemv_errors()
         print(json.dumps(errors | judge_errors() | expert_errors() | sampler_errors()))

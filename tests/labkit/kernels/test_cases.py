@@ -94,13 +94,14 @@ def test_each_kernel_has_enough_cases_of_each_dtype(spec: str) -> None:
     assert any(case.graded for case in known)
 
 
-def test_a_kernel_is_judged_by_the_cases_whose_parameters_it_has() -> None:
-    every, older = cases_of("paged_decode"), cases_of("paged_decode", ())
-    assert cases_of("paged_decode", ("order_ptr",)) == every
+@pytest.mark.parametrize("spec", ["paged_decode", "paged_decode_int8", "mla_decode"])
+def test_a_kernel_is_judged_by_the_cases_whose_parameters_it_has(spec: str) -> None:
+    every, older = cases_of(spec), cases_of(spec, ())
+    assert cases_of(spec, ("order_ptr",)) == every
     gone = [case for case in every if case not in older]
     assert {case.dtype for case in gone} == {"float32", "float16", "bfloat16"}
     for case in gone:
-        problem, _ = build("paged_decode", case.name, 1)
+        problem, _ = build(spec, case.name, 1)
         assert case.optional == "order_ptr"
         assert sorted(problem["order"].tolist()) == list(range(len(problem["seq_lens"])))
 

@@ -116,7 +116,19 @@ def test_a_kernel_compiles_and_its_needs_are_known(sandbox: Sandbox, capability:
 MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
     "qk_norm_rope_store": (large.qkv(2),),
     "gemv": (large.few(1, 6144, 1024), large.few(2, 1024, 3072), large.few(4, 6144, 1024)),
-    "paged_decode": (large.decode(2, 40), large.ragged(2, 40, True)),
+    "paged_decode": (large.decode(2, 40), large.ragged(large.decode(2, 40), order=True)),
+    "paged_decode_int8": (
+        large.decode_int8(2, 40),
+        large.ragged(large.decode_int8(2, 40), order=True),
+    ),
+    "mla_decode": tuple(
+        problem
+        for heads in (16, 128)
+        for problem in (
+            large.mla(2, 40, heads),
+            large.ragged(large.mla(2, 40, heads), order=True),
+        )
+    ),
     "tiled_prefill": (large.prefill(1, 20),),
     "draw_tokens": (large.drawn(2),),
     "gdn_decode": (large.gdn(2),),

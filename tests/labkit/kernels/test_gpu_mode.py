@@ -212,14 +212,14 @@ LARGE_CASES: dict[str, set[str]] = {
     "w8a8_gemm": {"far", "long-output", "long-weight"},
     "w4a16_gemm": {"far", "long-output", "long-weight"},
     "store_kv_int8": {"big-cache", "deep", "far", "quotients"},
-    "paged_decode_int8": {"big-cache", "far", "many-blocks", "thousand"},
+    "paged_decode_int8": {"big-cache", "far", "many-blocks", "order-far", "thousand"},
     "rejection_random_sample": {"deep", "far", "far-drafts"},
     "draw_tokens": {"far"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots", "late-slices", "long-hidden"},
     "grouped_gemm": {"far", "far-experts", "long-output"},
     "gdn_decode": {"far", "far-states"},
-    "mla_decode": {"big-cache", "far", "far-table", "many-blocks"},
+    "mla_decode": {"big-cache", "far", "far-table", "many-blocks", "order-far"},
 }
 
 
