@@ -57,9 +57,10 @@ Targets = Mapping[str, LoRATarget]
 """By the checkpoint's name of the projection: ``model.layers.0.self_attn.q_proj``."""
 
 
-WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+WRAPPERS = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 """Prefixes of a decoder's layers, which depend on the class that an adapter was trained with. An
-adapter of the language model alone fits the vision-language model, too, and vice versa."""
+adapter of the language model alone fits the vision-language model, too, and vice versa; that of a
+model without a head, as for embeddings, has no prefix."""
 
 
 def own_name(module: str, start: str) -> str:

@@ -127,7 +127,7 @@ class PEFTHelper:
             lora_alpha=config["lora_alpha"],
             use_rslora=bool(config.get("use_rslora")),
             alpha_pattern=config.get("alpha_pattern") or {},
-            bias=config.get("bias", "none"),
+            bias="none" if config.get("bias") is None else config["bias"],
             peft_type=config.get("peft_type", "LORA"),
             init_lora_weights=config.get("init_lora_weights"),
             unsupported={key: config[key] for key in UNSUPPORTED if config.get(key)},

@@ -33,6 +33,7 @@ from mini_vllm.config.vllm_names import (
     why_not,
 )
 from mini_vllm.errors import show
+from mini_vllm.gguf import is_gguf
 from mini_vllm.json_files import parse_json
 
 logger = logging.getLogger(__name__)
@@ -186,6 +187,7 @@ class EngineConfig:
         check_arguments(options)
         options = {k: v for k, v in options.items() if v is not None or k not in LEFT_OPEN}
         folder = find_model(model, options)
+        check_load_format(given.get("load_format"), folder)
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))
         is_open = options.get("max_model_len", -1) in (-1, "auto")
@@ -308,6 +310,16 @@ def find_model(model: str | Path, options: Mapping[str, Any]) -> Path:
         options.get("hf_token"),
         weights=options.get("load_format") != "dummy",
     )
+
+
+def check_load_format(wanted: Any, folder: Path) -> None:
+    """Raises ValueError for vLLM's name of a format that the model does not have."""
+    kind = "a .gguf file" if is_gguf(folder) else "no .gguf file"
+    if wanted in (("safetensors", "hf") if is_gguf(folder) else ("gguf",)):
+        raise ValueError(
+            f"load_format is {wanted!r}, and {str(folder)!r} is {kind}; give a model of that "
+            "format, or leave load_format out"
+        )
 
 
 def find_tokenizer(options: Mapping[str, Any]) -> Path:

@@ -57,6 +57,8 @@ def read_adapter(path: str | Path) -> AdapterFiles:
                 hint = f"it has {old[0]}: save the config beside it"
             elif old and old[0].endswith(".safetensors"):
                 hint = f"it has {old[0]}: join the parts in one file"
+            elif name == CONFIG_FILE and len(inner := list(folder.glob(f"*/{name}"))) == 1:
+                hint = f"its folder {inner[0].parent.name!r} has one; give that"
             raise ValueError(f"the adapter folder {str(folder.absolute())!r} has no {name}; {hint}")
     try:
         return AdapterFiles(*((folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)))

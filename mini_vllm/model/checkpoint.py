@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from mini_vllm.gguf import is_gguf
-from mini_vllm.json_files import check_no_pointer, read_json
+from mini_vllm.json_files import check_no_pointer, parse_json, read_json
 from mini_vllm.model.checkpoint_files import check_weight_map
 from mini_vllm.model.gguf.tensors import BLOCKS, GGUFTensors
 from mini_vllm.model.memory import drop_pages
@@ -120,7 +121,7 @@ def weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         files = _indexed_files(index)
     else:
-        files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+        files = [whole] if whole.is_file() else _files_without_index(folder)
     if not files:
         raise FileNotFoundError(
             f"{str(folder)!r} has no .safetensors file; {_instead_of_safetensors(folder)}"
@@ -131,6 +132,37 @@ def weight_files(folder: Path) -> list[Path]:
     if len(files) > 1:
         _check_distinct(files)
     return files
+
+
+def _files_without_index(folder: Path) -> list[Path]:
+    """All safetensors files of a folder, less a second copy under Mistral's names and an adapter.
+
+    Raises FileNotFoundError if the files count themselves, and one of them is missing.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    files = [each for each in files if not each.name.startswith(BESIDE)] or files
+    numbers: dict[int, set[int]] = {}
+    for each in files:
+        if match := SHARD.search(each.name):
+            numbers.setdefault(int(match[2]), set()).add(int(match[1]))
+    for count, found in numbers.items():
+        if missing := sorted(set(range(1, count + 1)) - found):
+            raise FileNotFoundError(
+                f"{str(folder)!r} has {len(found)} of {count} weight files; number {missing[0]} is "
+                "not there; download it"
+            )
+    for each in files:
+        if each.name.startswith(BESIDE[0]) and MISTRALS in read_header(each):
+            raise ValueError(
+                f"{each} has its tensors under Mistral's own names, such as {MISTRALS!r}; take the "
+                "model in the form of transformers, with model.safetensors"
+            )
+    return files
+
+
+BESIDE = ("consolidated", "adapter_model")
+SHARD = re.compile(r"-(\d{1,5})-of-(\d{1,5})\.safetensors$")
+MISTRALS = "tok_embeddings.weight"
 
 
 def _instead_of_safetensors(folder: Path) -> str:
@@ -189,9 +221,35 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
             }
     except SafetensorError as error:
         raise ValueError(
-            f"{file} is cut off or corrupt, the file has {file.stat().st_size} bytes: {error}; "
-            "download it again"
+            f"{file} is cut off or corrupt, the file has {file.stat().st_size} bytes: "
+            f"{_damage(file) or error}; download it again"
         ) from error
+
+
+def _damage(file: Path) -> str | None:
+    """What is wrong with a safetensors file, by its first bytes and its header; None: something
+    else, which the library says.
+
+        8 bytes: length of the header | the header, JSON | the bytes of all tensors
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        begin = stream.read(8)
+        length = int.from_bytes(begin, "little")
+        if not begin:
+            return "it is empty"
+        if begin.startswith((b"<", b"PK")):
+            kind = "a web page" if begin.startswith(b"<") else "a zip file, as torch.save writes it"
+            return f"it begins with {begin!r}, so it is {kind}"
+        if size < 8 + length:
+            return f"its first 8 bytes say that its header has {length} bytes"
+        try:
+            header = parse_json(stream.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+            whole = 8 + length + max(ends)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            return None
+    return f"by its header it has {whole} bytes" if whole != size else None
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:

@@ -108,7 +108,10 @@ def load_tokenizer(folder: str | Path) -> Any:
 
         _check_readable(Path(folder))
         check_tokenizer_files(Path(folder))
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # Without an answer about foreign code, the library asks on the terminal and waits.
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         _check_vocabulary(tokenizer, Path(folder))
         template = read_processor_template(Path(folder))
         tokenizer.chat_template = tokenizer.chat_template or template
@@ -122,8 +125,23 @@ def load_tokenizer(folder: str | Path) -> Any:
 
 
 def _check_readable(folder: Path) -> None:
-    """Raises ValueError if the vocabulary needs a package that is not installed. The library names
-    another package, which would not help."""
+    """Raises ValueError for a folder whose tokenizer the library cannot load for a reason that it
+    does not name: no vocabulary, half of one, a missing package, or code in the folder."""
+    if not any((folder / name).is_file() for name in (WHOLE, *SENTENCEPIECE, *SLOW)):
+        others = [each.name for each in folder.glob("*") if each.name.endswith(OTHERS)]
+        hint = f"; {min(others)} is not read" if others else ""
+        raise ValueError(f"the folder has none of {WHOLE}, {SENTENCEPIECE[0]}, {SLOW[0]}{hint}")
+    is_pair = (folder / "vocab.json").is_file() and not (folder / WHOLE).is_file()
+    if is_pair and not (folder / "merges.txt").is_file():
+        raise ValueError("it has vocab.json and no merges.txt beside it; download that, too")
+    config = folder / "tokenizer_config.json"
+    entries = read_json(config) if config.is_file() else {}
+    code = entries.get("auto_map")
+    if isinstance(code, dict) and code.get("AutoTokenizer"):
+        raise ValueError(
+            f"{config}: auto_map says that the tokenizer is Python code in the folder, which is "
+            f"not run here; with a {WHOLE}, take the entry out"
+        )
     found = [name for name in SENTENCEPIECE if (folder / name).is_file()]
     if not found or (folder / WHOLE).is_file():
         return
@@ -135,6 +153,9 @@ def _check_readable(folder: Path) -> None:
 
 
 WHOLE = "tokenizer.json"
+SLOW = ("vocab.json", "vocab.txt", "spm.model", "tokenizer.vocab")
+OTHERS = (".tiktoken", "tekken.json")
+"""Vocabularies of other libraries."""
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 

@@ -184,10 +184,23 @@ def read_config(model: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"model folder {str(folder)!r} {is_there}")
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
-        )
+        raise FileNotFoundError(f"{str(folder)!r} has no config.json; {_instead_of(folder)}")
     return read_json(path)
+
+
+def _instead_of(folder: Path) -> str:
+    """What to give in place of a folder without a `config.json`."""
+    if (folder / "adapter_config.json").is_file():
+        return "it is an adapter: load its base, and give this folder as LoRARequest"
+    if (folder / "params.json").is_file():
+        return (
+            "it has params.json, the form of the model's authors; take the model in the form of "
+            "transformers, with config.json and model.safetensors"
+        )
+    inner = sorted((*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")))
+    if len(inner) == 1:
+        return f"its folder {str(inner[0].parent.relative_to(folder))!r} has one; give that"
+    return "give the folder of a Hugging Face checkpoint"
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

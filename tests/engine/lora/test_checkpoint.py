@@ -216,6 +216,10 @@ def test_bad_files(tmp_path: Path):
     shutil.rmtree(path)
     with pytest.raises(ValueError, match="must be a local folder"):
         load(path)
+    write_adapter(tmp_path / "a/checkpoint-10", random_tensors(0))
+    with pytest.raises(ValueError, match="its folder 'checkpoint-10' has one; give that"):
+        load(path)
+    shutil.rmtree(path)
     path = write_adapter(tmp_path / "a", random_tensors(0))
     (tmp_path / "a" / "adapter_config.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
@@ -236,7 +240,7 @@ def test_rank_is_that_of_the_tensors(tmp_path: Path):
     torch.testing.assert_close(pair.b, random_tensors(0, 4)[name] * 4.0)
 
 
-@pytest.mark.parametrize("theirs", ["model.", "model.language_model.", "language_model.model."])
+@pytest.mark.parametrize("theirs", ["model.", "model.language_model.", "language_model.model.", ""])
 @pytest.mark.parametrize("ours", ["model.", "model.language_model."])
 def test_a_language_model_is_the_same_in_a_model_that_sees(
     ours: str, theirs: str, tmp_path: Path
