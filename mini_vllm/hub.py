@@ -109,6 +109,11 @@ def only_gguf(path: Path, weights: bool = True) -> Path:
     files = sorted(file for file in path.glob("*.gguf") if not file.name.startswith("mmproj"))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
+        if all(re.search(r"-\d{5}-of-\d{5}\.gguf$", file.name) for file in files):
+            raise ValueError(
+                f"{str(path)!r} has a model in {len(files)} .gguf files; join them with "
+                f"`llama-gguf-split --merge {files[0].name} OUTPUT`"
+            )
         raise ValueError(f"{str(path)!r} has {len(files)} .gguf files ({names}); give one of them")
     return files[0] if files else path
 

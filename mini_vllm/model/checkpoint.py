@@ -222,13 +222,13 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     except SafetensorError as error:
         raise ValueError(
             f"{file} is cut off or corrupt, the file has {file.stat().st_size} bytes: "
-            f"{_damage(file) or error}; download it again"
+            f"{_damage(file, str(error))}; download it again"
         ) from error
 
 
-def _damage(file: Path) -> str | None:
-    """What is wrong with a safetensors file, by its first bytes and its header; None: something
-    else, which the library says.
+def _damage(file: Path, said: str) -> str:
+    """What is wrong with a safetensors file, by its first bytes and its header; else what the
+    library has said.
 
         8 bytes: length of the header | the header, JSON | the bytes of all tensors
     """
@@ -243,13 +243,11 @@ def _damage(file: Path) -> str | None:
             return f"it begins with {begin!r}, so it is {kind}"
         if size < 8 + length:
             return f"its first 8 bytes say that its header has {length} bytes"
-        try:
-            header = parse_json(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
-            whole = 8 + length + max(ends)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-            return None
-    return f"by its header it has {whole} bytes" if whole != size else None
+        if "not fully covered" not in said:
+            return said
+        header = parse_json(stream.read(length))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    return f"by its header it has {8 + length + max(ends, default=0)} bytes"
 
 
 def read_shapes(file: Path) -> dict[str, list[int]]:

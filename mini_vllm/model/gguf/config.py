@@ -69,6 +69,20 @@ REFUSED = {
     "olmo2": {"attention.sliding_window": "OLMo 3 is not supported; OLMo 2 has no window"},
 }
 """Entries that mean an unsupported model if they are present and not 0."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_weights_norm": (True,),
+    "use_parallel_residual": (False,),
+}
+"""Entries that change results, and their values that do not. An architecture that does not read one
+refuses any other value."""
 GEMMA3_27B_LAYERS = 62
 """The one Gemma 3 whose scores are not divided by the square root of 256."""
 
@@ -97,7 +111,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     arch = architecture(file)
     entries = ENTRIES | OWN_ENTRIES.get(arch, {})
     names = {f"{arch}.{key}": ours for key, ours in entries.items()}
-    found = {key: _one_value(file, key) for key in names if key in file.metadata}
+    found = {key: one_value(file, key) for key in names if key in file.metadata}
     if not found.get(f"{arch}.attention.sliding_window", True):
         del found[f"{arch}.attention.sliding_window"]  # 0: none
     check_entries(found, {key: CONFIG[ours] for key, ours in names.items()}, str(path))
@@ -130,6 +144,12 @@ def architecture(file: GGUFFile) -> str:
     are."""
     arch = file.metadata.get("general.architecture")
     rule = one_of(*ARCHITECTURES)
+    kind = file.metadata.get("general.type", "model")
+    if kind != "model":
+        raise ValueError(
+            f"{file.path}: general.type is {show(kind)}; it must be 'model'; give the file of a "
+            "whole language model"
+        )
     if not rule.legal(arch):
         found = "missing" if arch is None else show(arch)
         raise ValueError(f"{file.path}: general.architecture is {found}; {rule.says}")
@@ -160,7 +180,7 @@ def _turn_ends(file: GGUFFile) -> list[int]:
     return [i for i in named if types[i] == CONTROL]
 
 
-def _one_value(file: GGUFFile, key: str) -> Any:
+def one_value(file: GGUFFile, key: str) -> Any:
     """A number; from a list with one for each layer, the value that all layers have."""
     value = file.metadata[key]
     if not isinstance(value, Array) or value.count > 1024:
@@ -170,9 +190,20 @@ def _one_value(file: GGUFFile, key: str) -> Any:
 
 
 def _refuse_others(file: GGUFFile, arch: str) -> None:
+    """Raises ValueError for an entry that says more than is computed, and for one that llama.cpp
+    does without neither."""
+    if (eps := f"{arch}.attention.layer_norm_rms_epsilon") not in file.metadata:
+        raise ValueError(f"{file.path}: {eps} is missing; convert the model anew")
     for key, why in REFUSED.get(arch, {}).items():
         if value := file.metadata.get(f"{arch}.{key}"):
             raise ValueError(f"{file.path}: {arch}.{key} is {show(value)}; {why}")
+    for key in sorted(NEUTRAL.keys() - OWN_ENTRIES.get(arch, {}).keys()):
+        value = file.metadata.get(f"{arch}.{key}", NEUTRAL[key][0])
+        if value not in NEUTRAL[key]:
+            raise ValueError(
+                f"{file.path}: {arch}.{key} is {show(value)}; {arch} is computed here as for "
+                f"{NEUTRAL[key][-1]}, and would answer wrongly; this model cannot be served here"
+            )
     keys, values = (f"{arch}.attention.{name}_length" for name in ("key", "value"))
     size = file.metadata.get(keys)
     if file.metadata.get(values, size) != size:

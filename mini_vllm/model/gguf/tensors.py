@@ -29,7 +29,7 @@ from torch import Tensor
 
 from mini_vllm.errors import show
 from mini_vllm.gguf import TYPES, GGUFFile, GGUFTensor, read_gguf
-from mini_vllm.model.gguf.config import architecture
+from mini_vllm.model.gguf.config import architecture, one_value
 
 BLOCKS = "qweight"
 """Replaces "weight" in the name of a tensor that is read as blocks."""
@@ -73,8 +73,12 @@ OWN_LAYER = {
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
 }
 """Names that differ in an architecture, or that only it has."""
-NOT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Tensors that the config reads, see `config._rope`."""
+NOT_WEIGHTS = (
+    "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight",
+    ".attn_rot_embd.weight",
+)  # fmt: skip
+"""Tensors that the config reads, see `config._rope`; and one of old files, which follows from
+it."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def sources(file: GGUFFile) -> dict[str, Source]:
     arch = architecture(file)
     found = {}
     for tensor in file.tensors.values():
-        if tensor.name not in NOT_WEIGHTS:
+        if not tensor.name.endswith(NOT_WEIGHTS):
             for name, source in _sources_of(file, arch, tensor):
                 found[name] = source
     return found
@@ -139,7 +143,8 @@ def _sources_of(file: GGUFFile, arch: str, tensor: GGUFTensor) -> Iterator[tuple
 
 
 def _num_heads(file: GGUFFile, tensor: GGUFTensor, key: str) -> int:
-    count = file.metadata.get(key, file.metadata.get("llama.attention.head_count"))
+    named = [one for one in (key, "llama.attention.head_count") if one in file.metadata]
+    count = one_value(file, named[0]) if named else None
     if not isinstance(count, int) or count < 1 or tensor.shape[0] % (2 * count):
         raise ValueError(
             f"{file.path}: {key} is {show(count)}; it must divide the {tensor.shape[0]} rows of "

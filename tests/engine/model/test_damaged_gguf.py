@@ -168,6 +168,9 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
         {"tokenizer.ggml.add_bos_token": "yes"},
         r"add_bos_token is 'yes'; it must be true or",
     ),
+    "kind of file": ({"general.type": "adapter"}, r"type is 'adapter'; it must be 'model'"),
+    "scale": ({"llama.logit_scale": 0.5}, r"llama\.logit_scale is 0\.5; llama is computed here as"),
+    "looks ahead": ({"llama.attention.causal": False}, r"attention\.causal is False; llama is com"),
     "template": (
         {"tokenizer.chat_template": 3},
         r"tokenizer\.chat_template is 3; it must be a text",
@@ -190,6 +193,7 @@ def test_a_wrong_entry_is_named(name: str, model: Any, tmp_path: Path) -> None:
     [
         ("llama.embedding_length", r"llama\.embedding_length is None; it must be an integer"),
         ("llama.block_count", r"llama\.block_count is None; it must be an integer"),
+        ("llama.attention.layer_norm_rms_epsilon", r"rms_epsilon is missing; convert the model"),
         ("tokenizer.ggml.model", r"tokenizer\.ggml\.model is missing; it must be 'gpt2' or"),
         (
             "tokenizer.ggml.tokens",

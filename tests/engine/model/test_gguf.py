@@ -477,6 +477,26 @@ def test_a_folder_with_one_file_is_that_file(file: Path, tmp_path: Path) -> None
         hub.folder(str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"no file 'c\.gguf'"):
         hub.folder("c.gguf")
+    for part in (1, 2):
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        (tmp_path / f"parts/a-0000{part}-of-00002.gguf").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"--merge a-00001-of-00002\.gguf OUTPUT"):
+        hub.folder(str(tmp_path / "parts"))
+
+
+def test_entries_and_tensors_that_other_converters_write(tmp_path: Path) -> None:
+    """One count of heads for each layer, factors of two that change nothing, and an old tensor."""
+    model = gguf_files.make_model("llama")
+    metadata = {
+        "general.type": "model",
+        "llama.attention.head_count_kv": [2, 2],
+        "llama.logit_scale": 1.0,
+        "llama.attention.causal": True,
+    }
+    extra = {"blk.0.attn_rot_embd.weight": np.ones(32, "<f4")}
+    path = tmp_path / "model.gguf"
+    gguf_files.write_model(path, "llama", model, metadata=metadata, extra=extra)
+    assert tokens_of(LLM(str(path), dtype="float32")) == oracle_tokens(model)
 
 
 def test_a_tokenizer_of_its_own(file: Path) -> None:
