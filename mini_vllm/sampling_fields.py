@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from numbers import Integral
 from typing import Any, NamedTuple, TypedDict
 
 from mini_vllm.errors import RequestError, bad_value
-from mini_vllm.structured_outputs_params import StructuredOutputsParams
 
 
 class RequestOutputKind(IntEnum):
@@ -32,6 +31,18 @@ class RequestOutputKind(IntEnum):
     def _missing_(cls, value: object) -> RequestOutputKind:
         names = ", ".join(f"RequestOutputKind.{kind.name}" for kind in cls)
         raise bad_value("output_kind", value, f"it must be one of {names}")
+
+
+class SamplingType(IntEnum):
+    """How tokens are chosen.
+
+    Source: vllm/sampling_params.py#L33-L36 (SamplingType) @ v0.22.1
+    """
+
+    GREEDY = 0
+    RANDOM = 1
+    RANDOM_SEED = 2
+    """Random, with a seed of the request's own."""
 
 
 class Number(NamedTuple):
@@ -68,10 +79,11 @@ def number_field(
     about: str,
     optional: bool = False,
     shapes: bool = False,
+    kw_only: bool = False,
 ) -> Any:
     """A field for one number, with its declaration."""
     declared = Number(kind, optional, legal, limit, fix, about, shapes)
-    return field(default=default, metadata={"number": declared})
+    return field(default=default, metadata={"number": declared}, kw_only=kw_only)
 
 
 @dataclass
@@ -117,43 +129,14 @@ class RepetitionDetectionParams:
             )
 
 
-class OptionalParams(TypedDict, total=False):
-    """The fields of :class:`SamplingParams` as :meth:`SamplingParams.from_optional` takes them, for
-    type checkers; `tests/engine/test_sampling_params.py` compares the two."""
+class OtherParams(TypedDict, total=False):
+    """The fields of :class:`SamplingParams` that :meth:`SamplingParams.from_optional` takes by name
+    only, for type checkers; `tests/engine/test_sampling_params.py` holds that none is missing."""
 
-    n: int | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    repetition_penalty: float | None
-    temperature: float | None
-    top_p: float | None
-    top_k: int
-    min_p: float
-    top_n_sigma: float
-    seed: int | None
-    stop: str | list[str] | None
-    stop_token_ids: list[int] | None
-    include_stop_str_in_output: bool
-    ignore_eos: bool
-    max_tokens: int | None
-    min_tokens: int
-    logprobs: int | None
-    prompt_logprobs: int | None
-    detokenize: bool
-    skip_special_tokens: bool
-    logit_bias: Mapping[int, float] | Mapping[str, float] | None
-    allowed_token_ids: list[int] | None
-    extra_args: dict[str, Any] | None
-    structured_outputs: StructuredOutputsParams | None
-    output_kind: RequestOutputKind
-    bad_words: list[str] | None
-    bad_words_token_ids: list[list[int]] | None
-    eos_token_ids: list[int] | None
     logprob_token_ids: list[int] | None
-    skip_reading_prefix_cache: bool | None
-    thinking_token_budget: int | None
-    repetition_detection: RepetitionDetectionParams | None
-    spaces_between_special_tokens: bool
     flat_logprobs: bool
     routed_experts_prompt_start: int
-    skip_clone: bool
+    skip_reading_prefix_cache: bool | None
+    top_n_sigma: float
+    bad_words_token_ids: list[list[int]] | None
+    eos_token_ids: list[int] | None

@@ -11,7 +11,7 @@ import copy
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Unpack
 
@@ -28,9 +28,10 @@ from mini_vllm.param_checks import (
     unknown_names,
 )
 from mini_vllm.sampling_fields import Number as Number
-from mini_vllm.sampling_fields import OptionalParams, number_field
+from mini_vllm.sampling_fields import OtherParams, number_field
 from mini_vllm.sampling_fields import RepetitionDetectionParams as RepetitionDetectionParams
 from mini_vllm.sampling_fields import RequestOutputKind as RequestOutputKind
+from mini_vllm.sampling_fields import SamplingType as SamplingType
 from mini_vllm.structured_outputs_params import StructuredOutputsParams as StructuredOutputsParams
 
 logger = logging.getLogger(__name__)
@@ -41,12 +42,13 @@ MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
 
 
-_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+_FLAGS = (
+    "include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "skip_clone",
+)  # fmt: skip
 
 _FIXED = {
     "flat_logprobs": (False, "logprobs are dicts by token"),
     "routed_experts_prompt_start": (0, "which experts were taken is not returned"),
-    "skip_clone": (False, "requests never share these parameters"),
 }
 """Parameters of vLLM with only one legal value here, and why."""
 
@@ -93,8 +95,9 @@ class SamplingParams(_Checked):
         repetition_detection: end an output that repeats itself; may be a dict.
         spaces_between_special_tokens: a parameter of vLLM without effect, as in vLLM with a fast
             tokenizer.
-        flat_logprobs, routed_experts_prompt_start, skip_clone: parameters of vLLM; only their
-            defaults are supported.
+        skip_clone: :meth:`clone` copies this object alone, and not its lists and dicts.
+        flat_logprobs, routed_experts_prompt_start: parameters of vLLM; only their defaults are
+            supported.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
@@ -134,11 +137,6 @@ class SamplingParams(_Checked):
         0.0, Real, lambda v: 0 <= v <= 1, "between 0 and 1", "0 switches it off",
         "keep tokens at least this fraction as probable as the most probable one", shapes=True,
     )
-    top_n_sigma: float = number_field(
-        0.0, Real, lambda v: 0 <= v <= MAX_FLOAT32, "finite and at least 0", "0 switches it off",
-        "keep tokens whose logit is at most this many standard deviations below the largest",
-        shapes=True,
-    )
     seed: int | None = number_field(
         None, Integral, lambda v: -(2**63) <= v < 2**64, "between -2**63 and 2**64 - 1",
         "leave it out for an unseeded request",
@@ -148,7 +146,6 @@ class SamplingParams(_Checked):
     # fmt: on
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     # fmt: off
     max_tokens: int | None = number_field(
@@ -172,24 +169,34 @@ class SamplingParams(_Checked):
         "the same as logprobs for the tokens of the prompt", optional=True,
     )
     # fmt: on
+    logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_clone: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None
-    structured_outputs: StructuredOutputsParams | None = None
-    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    routed_experts_prompt_start: int = 0
     bad_words: list[str] | None = None
-    bad_words_token_ids: list[list[int]] | None = None
-    eos_token_ids: list[int] | None = None
-    logprob_token_ids: list[int] | None = None
     skip_reading_prefix_cache: bool | None = None
     thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetectionParams | None = None
-    spaces_between_special_tokens: bool = True
-    flat_logprobs: bool = False
-    routed_experts_prompt_start: int = 0
-    skip_clone: bool = False
+
+    # What follows is not vLLM's, whose parameters may be given by position.
+    # fmt: off
+    top_n_sigma: float = number_field(
+        0.0, Real, lambda v: 0 <= v <= MAX_FLOAT32, "finite and at least 0", "0 switches it off",
+        "keep tokens whose logit is at most this many standard deviations below the largest",
+        shapes=True, kw_only=True,
+    )
+    # fmt: on
+    bad_words_token_ids: list[list[int]] | None = field(default=None, kw_only=True)
+    eos_token_ids: list[int] | None = field(default=None, kw_only=True)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         """Refuse an unknown keyword with a better message than that of the generated `__init__`."""
@@ -369,25 +376,65 @@ class SamplingParams(_Checked):
             raise RequestError(message)
         return cls(**values)
 
-    @classmethod
-    def from_optional(cls, **values: Unpack[OptionalParams]) -> SamplingParams:
+    @staticmethod
+    def from_optional(
+        n: int | None = 1,
+        presence_penalty: float | None = 0.0,
+        frequency_penalty: float | None = 0.0,
+        repetition_penalty: float | None = 1.0,
+        temperature: float | None = 1.0,
+        top_p: float | None = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        seed: int | None = None,
+        stop: str | list[str] | None = None,
+        stop_token_ids: list[int] | None = None,
+        bad_words: list[str] | None = None,
+        thinking_token_budget: int | None = None,
+        include_stop_str_in_output: bool = False,
+        ignore_eos: bool = False,
+        max_tokens: int | None = 16,
+        min_tokens: int = 0,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        detokenize: bool = True,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        structured_outputs: StructuredOutputsParams | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        allowed_token_ids: list[int] | None = None,
+        extra_args: dict[str, Any] | None = None,
+        skip_clone: bool = False,
+        repetition_detection: RepetitionDetectionParams | None = None,
+        **others: Unpack[OtherParams],
+    ) -> SamplingParams:
         """Build from arguments that may be None, which means the field's default.
 
         The logit bias is clamped to ±100 first, as in OpenAI's API.
 
         Source: vllm/sampling_params.py#L324-L396 (SamplingParams.from_optional) @ v0.22.1
         """
-        defaults = {"n", "presence_penalty", "frequency_penalty", "repetition_penalty"}
-        defaults |= {"temperature", "top_p"}
-        given: dict[str, Any] = {**values}
-        given = {k: v for k, v in given.items() if v is not None or k not in defaults}
-        if bias := given.get("logit_bias"):
-            given["logit_bias"] = {int(t): min(100.0, max(-100.0, b)) for t, b in bias.items()}
-        return cls.from_dict(given)
+        given = locals()
+        given |= given.pop("others")
+        if logit_bias:
+            given["logit_bias"] = {
+                int(token): min(100.0, max(-100.0, bias)) for token, bias in logit_bias.items()
+            }
+        penalties = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+        for name in ("n", *penalties, "temperature", "top_p"):
+            if given[name] is None:
+                del given[name]
+        return SamplingParams.from_dict(given)
 
     def clone(self) -> SamplingParams:
-        """A deep copy that shares nothing with this object."""
+        """A deep copy that shares nothing with this object; with ``skip_clone`` a shallow one.
+
+        Source: vllm/sampling_params.py#L658-L663 (SamplingParams.clone) @ v0.22.1
+        """
         twin = copy.copy(self)
+        if self.skip_clone:
+            return twin
         for name, value in vars(self).items():
             if value is not None and not isinstance(value, (int, float, str)):
                 setattr(twin, name, copy.deepcopy(value))
@@ -425,6 +472,28 @@ class SamplingParams(_Checked):
         return self.temperature == 0
 
     @property
+    def sampling_type(self) -> SamplingType:
+        """Source: vllm/sampling_params.py#L627-L633 (SamplingParams.sampling_type) @ v0.22.1"""
+        if self.is_greedy:
+            return SamplingType.GREEDY
+        return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Logprobs per output token beside the sampled one's; None: none at all.
+
+        Source: vllm/sampling_params.py#L648-L656 (SamplingParams.num_logprobs) @ v0.22.1
+        """
+        if self.logprobs is not None:
+            return self.logprobs
+        return len(self.logprob_token_ids) if self.logprob_token_ids else None
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends the output, of ``eos_token_ids``; None with ``ignore_eos``."""
+        return None if self.ignore_eos or not self.eos_token_ids else self.eos_token_ids[0]
+
+    @property
     def all_stop_token_ids(self) -> frozenset[int]:
         """`stop_token_ids` as a set, and the model's EOS tokens if the engine has filled them in.
 
@@ -436,6 +505,28 @@ class SamplingParams(_Checked):
     def wants_logprobs(self) -> bool:
         """Whether the output must have log probabilities."""
         return self.logprobs is not None or self.logprob_token_ids is not None
+
+    def update_from_generation_config(
+        self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
+    ) -> None:
+        """Have a model's end tokens end the output, unless ``ignore_eos``.
+
+        The engine does so by itself; this is for scripts that run without one.
+
+        Args:
+            generation_config: its ``eos_token_id`` is a token, or a list of them.
+            eos_token_id: the tokenizer's, which ends an output without being a stop token.
+
+        Source: vllm/sampling_params.py#L556-L584 (SamplingParams.update_from_generation_config)
+        @ v0.22.1
+        """
+        named = generation_config.get("eos_token_id")
+        others = {named} if isinstance(named, int) else set(named or ())
+        others.discard(eos_token_id)
+        first = [] if eos_token_id is None else [eos_token_id]
+        self.eos_token_ids = [*first, *sorted(others)] or None
+        if others and not self.ignore_eos:
+            self.stop_token_ids = sorted({*(self.stop_token_ids or ()), *others})
 
     def update_from_tokenizer(self, tokenizer: Any) -> None:
         """Tokenize `bad_words`: each at the beginning of a text, and after a space.

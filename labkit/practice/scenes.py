@@ -90,7 +90,7 @@ def _serve(
                     chosen = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True} | (
                         own or {}
                     )
-                    outputs[index] = engine.add_request(
+                    outputs[index] = engine.submit(
                         f"r{index}",
                         prompt,
                         SamplingParams(**chosen),

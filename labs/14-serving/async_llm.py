@@ -162,7 +162,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
         self._handler: asyncio.Task[None] | None = None
 
     @classmethod
-    @with_arguments("usage_context", "stat_loggers", "start_engine_loop")
+    @with_arguments("start_engine_loop", "usage_context", "stat_loggers")
     def from_engine_args(cls, engine_args: AsyncEngineArgs) -> AsyncLLM:
         args = engine_args
         if not isinstance(args, AsyncEngineArgs):
@@ -184,7 +184,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
         )
 
     @classmethod
-    @with_arguments("usage_context", "stat_loggers", "start_engine_loop")
+    @with_arguments("start_engine_loop", "usage_context", "stat_loggers")
     def from_vllm_config(
         cls,
         vllm_config: EngineConfig,
@@ -214,10 +214,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
 
     # ------------------------------------------------------------------ one request
 
-    @with_arguments(
-        "tokenization_kwargs", "trace_headers", "prompt_text", "reasoning_ended",
-        "reasoning_parser_kwargs",
-    )  # fmt: skip
+    @with_arguments("prompt_text", "trace_headers", "reasoning_ended", "reasoning_parser_kwargs")
     async def generate(
         self,
         prompt: PromptType,
@@ -225,6 +222,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
         request_id: str,
         *,
         lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         data_parallel_rank: int | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -235,6 +233,7 @@ class AsyncLLM(OnlinePooling, EngineControls):
 
         Args:
             request_id: what the outputs are called; need not be unique.
+            tokenization_kwargs: see :meth:`InputProcessor.with_tokenization`.
             data_parallel_rank: which of several engines side by side serves it; None: whichever
                 has the least to do.
 
@@ -248,6 +247,10 @@ class AsyncLLM(OnlinePooling, EngineControls):
         """
         try:
             self.input_processor.check(request_id, sampling_params, priority, None)
+            if tokenization_kwargs:  # it may take time
+                prompt = await asyncio.to_thread(
+                    self.input_processor.with_tokenization, prompt, tokenization_kwargs
+                )
             stream = await self.add_request(
                 request_id,
                 prompt,

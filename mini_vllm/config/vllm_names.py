@@ -8,8 +8,9 @@ name. `docs/api.md` shows all lists.
 from __future__ import annotations
 
 import functools
+import inspect
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -74,28 +75,50 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_arguments(*names: str) -> Callable[[F], F]:
-    """For a method that has not all arguments of vLLM's: these may be given by name all the same.
+    """For a method that has not all arguments of vLLM's: these may be given all the same, by name,
+    or by position behind those that the method has, in this order.
 
     One that asks for nothing is dropped; another is refused with what to do instead. Type checkers
-    see the method's own arguments only, so they tell of both.
+    see the method's own arguments only, so they tell of both; `inspect.signature` shows them all.
     """
 
     def decorate(method: F) -> F:
+        signature = inspect.signature(method)
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        num_own = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for name in names:
-                why, as_it_is = ARGUMENTS[name]
-                value = kwargs.pop(name, None)
-                if not asks_for_nothing(value, as_it_is):
-                    raise TypeError(
-                        f"{method.__qualname__}() got {name}={show(value)}, which is vLLM's and "
-                        f"not supported: {why}"
-                    )
-            return method(*args, **kwargs)
+            for name, value in zip(names, args[num_own:], strict=False):
+                refuse_argument(method.__qualname__, name, value)
+            for name in kwargs.keys() & set(names):
+                refuse_argument(method.__qualname__, name, kwargs.pop(name))
+            return method(*args[:num_own], *args[num_own + len(names) :], **kwargs)
 
+        vars(call)["__signature__"] = _with_parameters(signature, num_own, names)
         return cast(F, call)
 
     return decorate
+
+
+def _with_parameters(
+    signature: inspect.Signature, place: int, names: Sequence[str]
+) -> inspect.Signature:
+    more = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        for name in names
+    ]
+    own = list(signature.parameters.values())
+    return signature.replace(parameters=[*own[:place], *more, *own[place:]])
+
+
+def refuse_argument(method: str, name: str, value: Any) -> None:
+    """Raises TypeError for a value that asks for something, of an argument that is vLLM's only."""
+    why, as_it_is = ARGUMENTS[name]
+    if not asks_for_nothing(value, as_it_is):
+        raise TypeError(
+            f"{method}() got {name}={show(value)}, which is vLLM's and not supported: {why}"
+        )
 
 
 def refuse(owner: object, name: str) -> NoReturn:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mini_vllm.config.vllm_names import refuse, with_arguments
+from mini_vllm.config.vllm_names import refuse
 from mini_vllm.engine.control_checks import (
     SLEEP_TAGS,
     check_reset,
@@ -88,9 +88,17 @@ class EngineControls(ABC):
 
     # ------------------------------------------------------------------ pausing
 
-    @with_arguments("wait_for_inflight_requests")
-    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+    async def pause_generation(
+        self,
+        *,
+        mode: str = "abort",
+        wait_for_inflight_requests: bool | None = None,
+        clear_cache: bool = True,
+    ) -> None:
         """See :meth:`~mini_vllm.engine.clients.core_proc.EngineCoreProc.pause_generation`.
+
+        Args:
+            wait_for_inflight_requests: vLLM's older name of ``mode="wait"``, which it overrides.
 
         Raises:
             ValueError: for another mode.
@@ -98,6 +106,7 @@ class EngineControls(ABC):
 
         Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
         """
+        mode = "wait" if wait_for_inflight_requests else mode
         if mode not in ("abort", "wait", "keep"):
             raise bad_value("mode", mode, "it must be 'abort', 'wait' or 'keep'")
         await self.call("pause_generation", mode, clear_cache)

@@ -14,7 +14,7 @@ from mini_vllm.config import EngineConfig, StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.errors import RequestError, bad_value, show
-from mini_vllm.inputs import PromptType
+from mini_vllm.inputs import PromptType, as_tokens
 from mini_vllm.kv_transfer.params import check_params
 from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.mm_features import MultiModalFeatureSpec
@@ -103,6 +103,27 @@ class InputProcessor:
 
             checks = (getattr(cls, "validate_params", None) for cls in load_classes(given))
             self._validators = [check for check in checks if check is not None]
+
+    def with_tokenization(
+        self, prompt: PromptType, options: Mapping[str, Any] | None
+    ) -> PromptType:
+        """The prompt as token ids, if ``options`` say how it is to be tokenized.
+
+        Args:
+            options: vLLM's ``tokenization_kwargs``: fields of
+                :class:`~mini_vllm.engine.tokenization.Tokenization`, or transformers' words for
+                them, such as ``{"truncation": True, "max_length": 512}``.
+
+        Raises:
+            ValueError: for an option that there is not, a limit that the model does not have, and
+                what :meth:`tokenize` refuses.
+        """
+        if not options:
+            return prompt
+        from mini_vllm.engine.tokenization import PromptTokenizer, Tokenization  # few ask for it
+
+        tokenizer = PromptTokenizer(self, self.max_model_len)
+        return as_tokens(prompt, tokenizer.tokenize(prompt, Tokenization.of(options)))
 
     def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
         """The prompt's token ids, with all placeholders of its images, and the images.

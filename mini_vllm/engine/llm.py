@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from mini_vllm.config import ModelConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_at_least
-from mini_vllm.config.vllm_names import refuse, with_arguments
+from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -33,6 +33,7 @@ from mini_vllm.engine.offline_inputs import (
     as_list,
     loras_per_prompt,
     progress_bar,
+    with_processor_options,
 )
 from mini_vllm.engine.offline_pooling import OfflinePooling
 from mini_vllm.errors import bad_value, show
@@ -141,7 +142,6 @@ class LLM(OfflinePooling):
         """
         return SamplingParams(**self.default_sampling_params)
 
-    @with_arguments("tokenization_kwargs", "mm_processor_kwargs")
     def generate(
         self,
         prompts: Prompts,
@@ -150,6 +150,8 @@ class LLM(OfflinePooling):
         use_tqdm: Progress = True,
         priority: Sequence[int] | None = None,
         lora_request: LoRARequests = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Complete every prompt.
 
@@ -160,6 +162,11 @@ class LLM(OfflinePooling):
             use_tqdm: show a progress bar.
             priority: one number per prompt, for the "priority" policy; smaller goes first.
             lora_request: the adapter of all prompts, or one (or None) for each.
+            tokenization_kwargs: how texts become tokens, such as ``{"truncation": True,
+                "max_length": 512}``; see
+                :meth:`~mini_vllm.engine.input_processor.InputProcessor.with_tokenization`.
+            mm_processor_kwargs: options of the image processor for prompts that bring none, such
+                as ``{"max_pixels": 200704}``.
 
         Returns:
             One output per prompt, in the order of the prompts. In a batch, a prompt that cannot
@@ -171,8 +178,15 @@ class LLM(OfflinePooling):
         """
         ids: list[str] = []
         try:
+            prompts = with_processor_options(prompts, mm_processor_kwargs)
             outputs = self._add_all(
-                ids, prompts, sampling_params, priority, lora_request, stream=False
+                ids,
+                prompts,
+                sampling_params,
+                priority,
+                lora_request,
+                tokenization_kwargs,
+                stream=False,
             )
             self._complete(outputs, use_tqdm)
             return outputs
@@ -198,7 +212,6 @@ class LLM(OfflinePooling):
         finally:
             self.engine.abort_requests(ids)
 
-    @with_arguments("tokenization_kwargs")
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
@@ -211,6 +224,7 @@ class LLM(OfflinePooling):
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, in the format of the model's chat template.
@@ -228,6 +242,8 @@ class LLM(OfflinePooling):
             tools: what the model may call, for templates that tell it.
             chat_template_kwargs: variables of the template's own, such as
                 ``{"enable_thinking": False}``.
+            tokenization_kwargs: as of :meth:`generate`. Without ``add_special_tokens`` the
+                template's own are all that there are.
             mm_processor_kwargs: options of the image processor for these conversations, such as
                 ``{"max_pixels": 200704}``.
 
@@ -236,10 +252,79 @@ class LLM(OfflinePooling):
 
         Source: vllm/entrypoints/llm.py#L615-L707 (LLM.chat) @ v0.22.1
         """
-        if chat_template_content_format not in ("auto", "string"):
+        prompts = self._chat_prompts(
+            messages,
+            chat_template_content_format,
+            tokenization_kwargs,
+            mm_processor_kwargs,
+            **(chat_template_kwargs or {}),
+            template=chat_template,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+        )
+
+    def enqueue_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: Params = None,
+        use_tqdm: Progress = True,
+        lora_request: LoRARequests = None,
+        priority: Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Queue conversations without running them; returns their ids. Arguments as of
+        :meth:`chat` and :meth:`generate`.
+
+        Source: vllm/entrypoints/llm.py#L709-L783 (LLM.enqueue_chat) @ v0.22.1
+        """
+        prompts = self._chat_prompts(
+            messages,
+            chat_template_content_format,
+            tokenization_kwargs,
+            mm_processor_kwargs,
+            **(chat_template_kwargs or {}),
+            template=chat_template,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        return self.enqueue(
+            prompts,
+            sampling_params,
+            lora_request,
+            priority,
+            use_tqdm,
+            tokenization_kwargs=tokenization_kwargs,
+        )
+
+    def _chat_prompts(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        content_format: str,
+        tokenization_kwargs: Mapping[str, Any] | None,
+        mm_processor_kwargs: Mapping[str, Any] | None,
+        **options: Any,
+    ) -> list[PromptType]:
+        """One conversation, or several, as prompts."""
+        if content_format not in ("auto", "string"):
             raise ValueError(
-                f"chat_template_content_format is {show(chat_template_content_format)}; templates "
-                "are given text here; pass 'auto' or 'string'"
+                f"chat_template_content_format is {show(content_format)}; templates are given text "
+                "here; pass 'auto' or 'string'"
             )
         if not isinstance(messages, list | tuple):
             raise bad_value(
@@ -248,15 +333,11 @@ class LLM(OfflinePooling):
                 "it must be a list such as [{'role': 'user', 'content': '...'}], or a list of "
                 "such lists",
             )
-        options = dict(chat_template_kwargs or {}) | {
-            "template": chat_template,
-            "tools": tools,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-        }
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        prompts = [self.chat_prompt(one, mm_processor_kwargs, **options) for one in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+        special = bool((tokenization_kwargs or {}).get("add_special_tokens", False))
+        return [
+            self.chat_prompt(one, mm_processor_kwargs, special, **options) for one in conversations
+        ]
 
     def beam_search(
         self,
@@ -316,13 +397,14 @@ class LLM(OfflinePooling):
         self,
         messages: Sequence[Mapping[str, Any]],
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        add_special_tokens: bool = False,
         **options: Any,
     ) -> PromptType:
         """A conversation as a prompt, with the pictures that it holds."""
         plain, images = take_images(messages)
         text = self._render(plain, **options)
         sees = self.engine.input_processor.images is not None
-        token_ids = encode_chat(self.tokenizer, text, sees)
+        token_ids = encode_chat(self.tokenizer, text, sees, add_special_tokens)
         prompt = {"prompt": with_placeholders(text), "prompt_token_ids": token_ids}
         if not images:
             return prompt
@@ -382,7 +464,6 @@ class LLM(OfflinePooling):
         """End the engine and its workers now. Left alone, they end with this object."""
         self.engine.shutdown()
 
-    @with_arguments("tokenization_kwargs", "mm_processor_kwargs")
     def enqueue(
         self,
         prompts: Prompts,
@@ -390,6 +471,8 @@ class LLM(OfflinePooling):
         lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
         use_tqdm: Progress = True,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Queue prompts without running them; returns their ids. Arguments as of `generate`.
 
@@ -397,8 +480,15 @@ class LLM(OfflinePooling):
         """
         ids: list[str] = []
         try:
+            prompts = with_processor_options(prompts, mm_processor_kwargs)
             outputs = self._add_all(
-                ids, prompts, sampling_params, priority, lora_request, stream=False
+                ids,
+                prompts,
+                sampling_params,
+                priority,
+                lora_request,
+                tokenization_kwargs,
+                stream=False,
             )
         except BaseException:
             self.engine.abort_requests(ids)
@@ -504,6 +594,8 @@ class LLM(OfflinePooling):
         params: Params,
         priority: Sequence[int] | None,
         lora_request: LoRARequests,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        *,
         stream: bool,
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
@@ -532,11 +624,12 @@ class LLM(OfflinePooling):
             request_id = str(next(self._ids))
             ids.append(request_id)
             try:
-                output = self.engine.add_request(
+                output = self.engine.submit(
                     request_id,
                     prompt,
                     one_params,
                     lora_request=lora,
+                    tokenization_kwargs=tokenization_kwargs,
                     priority=one_priority,
                     stream=stream,
                 )

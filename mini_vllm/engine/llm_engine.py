@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.config import EngineConfig, ModelConfig
-from mini_vllm.config.vllm_names import refuse, with_arguments
+from mini_vllm.config.vllm_names import refuse, refuse_argument, with_arguments
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerStats
@@ -24,6 +24,7 @@ from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.log_stats import LogStats
 from mini_vllm.engine.offline_controls import OfflineControls
 from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.errors import show
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
@@ -125,7 +126,23 @@ class LLMEngine(OfflineControls):
             profiler_config=engine_args.profiler_config,
         )
 
-    @with_arguments("tokenization_kwargs", "trace_headers", "prompt_text")
+    @classmethod
+    @with_arguments("usage_context", "stat_loggers")
+    def from_vllm_config(
+        cls, vllm_config: EngineConfig, *, disable_log_stats: bool = False
+    ) -> LLMEngine:
+        """Start from what :meth:`EngineArgs.create_engine_config` made.
+
+        Source: vllm/v1/engine/llm_engine.py#L134-L149 (LLMEngine.from_vllm_config) @ v0.22.1
+        """
+        if not isinstance(vllm_config, EngineConfig):
+            raise TypeError(
+                f"vllm_config is {show(vllm_config)}; pass what EngineArgs.create_engine_config() "
+                "returns"
+            )
+        folder = vllm_config.model.tokenizer or vllm_config.model.model
+        return cls(vllm_config, load_lazy_tokenizer(folder), log_stats=not disable_log_stats)
+
     def add_request(
         self,
         request_id: str,
@@ -133,32 +150,67 @@ class LLMEngine(OfflineControls):
         params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
-        *,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
-        stream: bool | None = None,
-    ) -> RequestOutput:
-        """Queue a prompt; with ``params.n > 1``, one request for each completion.
+        prompt_text: str | None = None,
+    ) -> str:
+        """Queue a prompt; with ``params.n > 1``, one request for each completion. Every step
+        returns a new output for it, as ``params.output_kind`` says.
 
         Args:
             arrival_time: by ``time.time()``; None: now.
             lora_request: the adapter to use; None: the base.
+            tokenization_kwargs: see
+                :meth:`~mini_vllm.engine.input_processor.InputProcessor.with_tokenization`.
+            trace_headers: vLLM's; nothing is traced, so only None.
+            prompt_text: vLLM's; only None: it belongs to the prompt.
+
+        Returns:
+            ``request_id``.
+
+        Raises:
+            TypeError: for an id that is no string.
+            ValueError: if the prompt or its parameters can never be served. Nothing is queued.
+
+        Source: vllm/v1/engine/llm_engine.py#L210-L272 (LLMEngine.add_request) @ v0.22.1
+        """
+        if not isinstance(request_id, str):
+            raise TypeError(f"request_id is {show(request_id)}; it must be a string")
+        for name, value in (("trace_headers", trace_headers), ("prompt_text", prompt_text)):
+            refuse_argument("LLMEngine.add_request", name, value)
+        self.submit(
+            request_id, prompt, params, arrival_time, lora_request, tokenization_kwargs, priority
+        )
+        return request_id
+
+    def submit(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams | PoolingParams,
+        arrival_time: float | None = None,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        stream: bool | None = None,
+    ) -> RequestOutput:
+        """As :meth:`add_request`, for a caller that keeps the output.
+
+        Args:
             stream: None: each step returns a new output for the request, as ``params.output_kind``
                 says. Else steps return the object that is returned here, and keep its text up to
                 date at every step (True), or write it at the end only (False).
 
         Returns:
             The output object that later steps fill.
-
-        Raises:
-            ValueError: if the prompt or its parameters can never be served. Nothing is queued.
-
-        Source: vllm/v1/engine/llm_engine.py#L210-L272 (LLMEngine.add_request) @ v0.22.1
         """
         now = time.monotonic()
         if arrival_time is not None:
             check_seconds("arrival_time", arrival_time)
             now += arrival_time - time.time()
         try:
+            prompt = self.input_processor.with_tokenization(prompt, tokenization_kwargs)
             return self._add_request(
                 request_id, prompt, params, priority, stream, lora_request, now
             )
@@ -222,7 +274,7 @@ class LLMEngine(OfflineControls):
 
     def step(self) -> list[RequestOutput]:
         """Run one step; returns the outputs that it changed, in the form that ``stream`` of
-        :meth:`add_request` asks for.
+        :meth:`submit` asks for.
 
         Of a pooling model they are :class:`~mini_vllm.pooling_outputs.PoolingRequestOutput`; the
         type is that of texts, so that a script which reads texts need not ask.

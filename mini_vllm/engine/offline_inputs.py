@@ -5,12 +5,12 @@ Source: vllm/entrypoints/offline_utils.py#L60-L135 (OfflineInferenceMixin) @ v0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
-from mini_vllm.errors import show
+from mini_vllm.errors import bad_value, show
 from mini_vllm.inputs import PromptType
 from mini_vllm.lora.request import LoRARequest
 
@@ -38,6 +38,26 @@ def as_list(prompts: Prompts) -> list[PromptType]:
     is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
     is_one = is_one or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
     return [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
+
+
+def with_processor_options(
+    prompts: Prompts, mm_processor_kwargs: Mapping[str, Any] | None
+) -> Prompts:
+    """Prompts with options of the image processor; a prompt's own options go first."""
+    if not mm_processor_kwargs:
+        return prompts
+    if not isinstance(mm_processor_kwargs, Mapping):
+        raise bad_value("mm_processor_kwargs", mm_processor_kwargs, "it must be a dict")
+    found: list[PromptType] = []
+    for prompt in as_list(prompts):
+        own: dict[str, Any] = (
+            dict(prompt)
+            if isinstance(prompt, Mapping)
+            else {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+        )
+        options = {**mm_processor_kwargs, **(own.get("mm_processor_kwargs") or {})}
+        found.append({**own, "mm_processor_kwargs": options})
+    return found
 
 
 def loras_per_prompt(

@@ -213,7 +213,7 @@ class OfflinePooling:
             for prompt, one, lora in zip(prompts, params, loras, strict=True):
                 ids.append(str(next(self._ids)))
                 outputs.append(
-                    self.engine.add_request(ids[-1], prompt, one, lora_request=lora, stream=False)
+                    self.engine.submit(ids[-1], prompt, one, lora_request=lora, stream=False)
                 )
             with progress_bar(len(outputs), use_tqdm) as progress:
                 for num_finished in self._run(outputs):

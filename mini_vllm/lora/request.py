@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mini_vllm import bundled
-from mini_vllm.errors import show
+from mini_vllm.errors import bad_value, show
 from mini_vllm.json_files import parse_json
 
 
@@ -22,7 +22,10 @@ class LoRARequest:
         lora_int_id: 1 or more; 0 means the base model. Stands for the adapter in
             ``remove_lora``, ``pin_lora`` and ``list_loras``.
         lora_path: its folder, with ``adapter_config.json`` and ``adapter_model.safetensors``.
+        base_model_name: of which model it is an adapter; only told, as in vLLM.
+        tensorizer_config_dict: vLLM's; only None, as weights are read from safetensors.
         load_inplace: read the folder again, although an adapter of this number is known.
+        is_3d_lora_weight: vLLM's, for experts; only False, as adapters are of linear layers.
 
     Raises:
         ValueError: for a number below 1, or a name or path that is empty or no text.
@@ -33,7 +36,10 @@ class LoRARequest:
     lora_name: str
     lora_int_id: int = field(compare=False)
     lora_path: str = field(default="", compare=False)
+    base_model_name: str | None = field(default=None, compare=False)
+    tensorizer_config_dict: dict[str, Any] | None = field(default=None, compare=False)
     load_inplace: bool = field(default=False, compare=False)
+    is_3d_lora_weight: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, value: LoRARequest | Mapping[str, Any]) -> LoRARequest:
@@ -75,6 +81,19 @@ class LoRARequest:
         if not self.lora_path:
             raise ValueError(f"lora_path of {self.lora_name!r} is empty; name the adapter's folder")
         object.__setattr__(self, "lora_path", str(self.lora_path))
+        self._check_the_rest()
+
+    def _check_the_rest(self) -> None:
+        if not isinstance(self.base_model_name, str | None):
+            raise bad_value("base_model_name", self.base_model_name, "it must be a string or None")
+        if not isinstance(self.load_inplace, bool):
+            raise bad_value("load_inplace", self.load_inplace, "it must be True or False")
+        for name, why in (
+            ("tensorizer_config_dict", "adapters are read from safetensors; leave it out"),
+            ("is_3d_lora_weight", "adapters are of linear layers, not of experts; leave it out"),
+        ):
+            if value := getattr(self, name):
+                raise bad_value(name, value, why)
 
 
 def check_lora_id(lora_id: Any) -> int:
@@ -102,8 +121,8 @@ def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
     """Adapters by name, numbered from 1, from the words of ``--lora-modules``.
 
     Args:
-        modules: ``NAME=PATH`` each, or ``{"name": NAME, "path": PATH}``, or the name of a bundled
-            adapter.
+        modules: ``NAME=PATH`` each, or ``{"name": NAME, "path": PATH, "base_model_name": MODEL}``,
+            of which the model may be left out, or the name of a bundled adapter.
 
     Raises:
         ValueError: for a name without a path that is not bundled, or a name that comes twice.
@@ -112,7 +131,7 @@ def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
     """
     found: dict[str, LoRARequest] = {}
     for number, module in enumerate(modules, 1):
-        name, path = _name_and_path(module)
+        name, path, base_model_name = _read_module(module)
         if name in found:
             raise ValueError(f"--lora-modules has {name!r} twice; give each adapter its own name")
         if not path and name not in bundled.ADAPTERS:
@@ -120,18 +139,20 @@ def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
                 f"--lora-modules has {module!r}; write NAME=PATH, or a bundled adapter: "
                 f"{', '.join(bundled.ADAPTERS)}"
             )
-        found[name] = LoRARequest(name, number, path or str(bundled.adapter_path(name)))
+        path = path or str(bundled.adapter_path(name))
+        found[name] = LoRARequest(name, number, path, base_model_name)
     return found
 
 
-def _name_and_path(module: str) -> tuple[str, str]:
-    """Name and path from one word of ``--lora-modules``; the path of a bundled one is empty."""
+def _read_module(module: str) -> tuple[str, str, str | None]:
+    """Name, path and base model's name from one word of ``--lora-modules``; the path of a bundled
+    one is empty."""
     if not module.lstrip().startswith("{"):
         name, _, path = module.partition("=")
-        return name, path
+        return name, path, None
     try:
         entries = parse_json(module)
-        return entries["name"], entries["path"]
+        return entries["name"], entries["path"], entries.get("base_model_name")
     except (ValueError, KeyError) as error:
         raise ValueError(
             f"--lora-modules has {show(module)}, which is not of the form "

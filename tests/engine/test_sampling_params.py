@@ -14,8 +14,10 @@ import pytest
 
 from mini_vllm.sampling_params import (
     MIN_TEMPERATURE,
-    OptionalParams,
+    OtherParams,
+    RequestOutputKind,
     SamplingParams,
+    SamplingType,
     StructuredOutputsParams,
     derive_seed,
 )
@@ -220,7 +222,6 @@ def test_import_needs_no_torch():
     [
         ("flat_logprobs", False, True),
         ("routed_experts_prompt_start", 0, 3),
-        ("skip_clone", False, True),
     ],
 )
 def test_names_of_vllm_with_one_value_are_taken(name: str, only: object, other: object) -> None:
@@ -235,4 +236,52 @@ def test_a_type_checker_is_told_of_every_field_that_may_be_left_open() -> None:
     open_too = "n presence_penalty frequency_penalty repetition_penalty temperature top_p".split()
     fields |= {name: fields[name] | None for name in open_too}
     fields["logit_bias"] = Mapping[int, float] | Mapping[str, float] | None
-    assert typing.get_type_hints(OptionalParams) == fields
+    taken = typing.get_type_hints(SamplingParams.from_optional)
+    del taken["others"], taken["return"]
+    assert taken | typing.get_type_hints(OtherParams) == fields
+
+
+def test_arguments_may_be_given_in_the_order_of_vllm() -> None:
+    by_name = SamplingParams(2, min_p=0.1, seed=7, stop="x", stop_token_ids=[3], ignore_eos=True)
+    assert SamplingParams(2, 0.0, 0.0, 1.0, 1.0, 1.0, 0, 0.1, 7, "x", [3], True) == by_name
+    made = SamplingParams.from_optional(
+        None, None, None, None, 0.5, None, 5, 0.1, 7, "x", [3], ["bad"], None, True, True, 8, 2,
+        1, 1, True, False, True, RequestOutputKind.DELTA, None, {"4": 200.0}, [4], {"a": 1},
+    )  # fmt: skip
+    assert made == SamplingParams(
+        temperature=0.5, top_k=5, min_p=0.1, seed=7, stop="x", stop_token_ids=[3],
+        bad_words=["bad"], include_stop_str_in_output=True, ignore_eos=True, max_tokens=8,
+        min_tokens=2, logprobs=1, prompt_logprobs=1, skip_special_tokens=False,
+        output_kind=RequestOutputKind.DELTA, logit_bias={4: 100.0}, allowed_token_ids=[4],
+        extra_args={"a": 1},
+    )  # fmt: skip
+    with pytest.raises(TypeError, match="positional"):
+        SamplingParams(*[None] * 40)
+
+
+def test_skip_clone_shares_what_a_clone_copies() -> None:
+    shared = SamplingParams(stop=["a"], skip_clone=True)
+    assert shared.clone() is not shared and shared.clone().stop is shared.stop
+    own = SamplingParams(stop=["a"])
+    assert own.clone().stop is not own.stop
+
+
+def test_end_tokens_of_a_generation_config_end_the_output() -> None:
+    params = SamplingParams(stop_token_ids=[9])
+    params.update_from_generation_config({"eos_token_id": [2, 5]}, 2)
+    assert (params.eos_token_id, params.stop_token_ids) == (2, [5, 9])
+    assert params.all_stop_token_ids == {2, 5, 9}
+    params = SamplingParams(ignore_eos=True)
+    params.update_from_generation_config({"eos_token_id": 5}, 2)
+    assert (params.eos_token_id, params.stop_token_ids) == (None, [])
+    assert params.all_stop_token_ids == {2, 5}  # min_tokens masks them
+
+
+def test_how_tokens_are_chosen_and_how_many_logprobs_are_told() -> None:
+    kinds = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(seed=1)]
+    assert [params.sampling_type for params in kinds] == [
+        SamplingType.GREEDY, SamplingType.RANDOM, SamplingType.RANDOM_SEED,
+    ]  # fmt: skip
+    assert SamplingParams(logprobs=3).num_logprobs == 3
+    assert SamplingParams(logprob_token_ids=[4, 5]).num_logprobs == 2
+    assert SamplingParams().num_logprobs is None

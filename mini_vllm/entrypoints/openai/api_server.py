@@ -65,6 +65,7 @@ from mini_vllm.entrypoints.openai.tokenization import (
 from mini_vllm.entrypoints.pooling.routes import GUARDED as OF_POOLING
 from mini_vllm.entrypoints.pooling.routes import ROUTES, check_task
 from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest
 
 logger = logging.getLogger(__name__)
 
@@ -276,10 +277,20 @@ def _model_card(state: ServerState, name: str) -> dict[str, Any]:
         "created": state.created,
         "owned_by": "mini_vllm",
         "root": str(root),
-        "parent": None if adapter is None else state.model_name,
+        "parent": None if adapter is None else _parent(state, adapter),
         "max_model_len": state.engine.limits.max_model_len,
         "permission": [PERMISSION | {"created": state.created}],
     }
+
+
+def _parent(state: ServerState, adapter: LoRARequest) -> str:
+    """The name of this server's model that an adapter names as its base; else the first name.
+
+    Source: vllm/entrypoints/openai/models/serving.py#L142-L158
+    (OpenAIServingModels.show_available_models) @ v0.22.1
+    """
+    named = adapter.base_model_name
+    return named if named in state.served_model_names else state.model_name
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -44,7 +44,9 @@ async def load(state: ServerState, request: LoadLoRARequest, headers: Headers) -
             )
         number = known.lora_int_id if known else 1 + max(_numbers(state), default=0)
         try:
-            adapter = LoRARequest(name, number, request.lora_path, request.load_inplace)
+            adapter = LoRARequest(
+                name, number, request.lora_path, load_inplace=request.load_inplace
+            )
             await state.engine.call("add_lora", adapter)
         except (ValueError, RuntimeError) as error:
             raise APIError(str(error), param="lora_path") from error

@@ -29,7 +29,6 @@ ONE_VALUE = {
     "draft_tensor_parallel_size": 2,
     "flat_logprobs": True,
     "routed_experts_prompt_start": 1,
-    "skip_clone": True,
     "thinking_token_budget": 9,
 }
 """Fields that have one legal value, and another, which is refused by the field's name."""

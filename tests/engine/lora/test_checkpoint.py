@@ -303,6 +303,10 @@ def test_registry(tmp_path: Path):
         (("", 1, "p"), "lora_name is empty"),
         ((3, 1, "p"), "lora_name is 3; it must be a string"),
         (("a", 1, None), "lora_path is None; it must be a string"),
+        (("a", 1, "p", True), "base_model_name is True; it must be a string or None"),
+        (("a", 1, "p", None, {"x": 1}), "tensorizer_config_dict is {'x': 1}; adapters are read"),
+        (("a", 1, "p", None, None, 1), "load_inplace is 1; it must be True or False"),
+        (("a", 1, "p", None, None, False, True), "is_3d_lora_weight is True; adapters are of"),
     ],
 )
 def test_bad_requests(arguments: tuple, message: str):
@@ -312,6 +316,11 @@ def test_bad_requests(arguments: tuple, message: str):
 
 def test_a_folder_may_be_a_path(tmp_path: Path):
     assert LoRARequest("a", 1, tmp_path).lora_path == str(tmp_path)
+
+
+def test_fields_are_in_the_order_of_vllm():
+    given = LoRARequest("a", 1, "p", "storyteller", None, True)
+    assert (given.base_model_name, given.load_inplace) == ("storyteller", True)
 
 
 def test_requests_are_equal_by_name():
@@ -326,6 +335,7 @@ def test_words_of_the_command_line():
         ("a", 1), ("b", 2), ("pirate", 3),
     ]  # fmt: skip
     assert [found[name].lora_path for name in "ab"] == ["x/y=z", "p"]
+    assert [found[name].base_model_name for name in "ab"] == [None, "m"]
     assert found["pirate"].lora_path == str(bundled.adapter_path("pirate"))
 
 

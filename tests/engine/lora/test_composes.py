@@ -134,7 +134,7 @@ def test_an_interrupted_step_is_undone(step: int) -> None:
             engine.remove_lora(number)
         llm.reset_prefix_cache()
         outputs = [
-            engine.add_request(f"r{i}", PROMPT, PARAMS, lora_request=lora)
+            engine.submit(f"r{i}", PROMPT, PARAMS, lora_request=lora)
             for i, lora in enumerate(BATCH)
         ]
         for _ in range(step):

@@ -160,7 +160,7 @@ def test_slots_may_move_in_the_middle_of_a_decode() -> None:
     engine = llm.llm_engine
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     outputs = [
-        engine.add_request(f"r{i}", prompt, params, lora_request=lora)
+        engine.submit(f"r{i}", prompt, params, lora_request=lora)
         for i, lora in enumerate(BUNDLED[:2])
     ]
     manager = engine.core.executor.worker.lora
@@ -260,8 +260,8 @@ def test_a_folder_that_goes_away(tmp_path: Path) -> None:
     gone = LoRARequest("gone", 7, str(path))
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     engine = llm.llm_engine
-    first = engine.add_request("a", prompt, params, lora_request=gone)
-    second = engine.add_request("b", prompt, params, lora_request=BUNDLED[1])
+    first = engine.submit("a", prompt, params, lora_request=gone)
+    second = engine.submit("b", prompt, params, lora_request=BUNDLED[1])
     shutil.rmtree(path)
     while engine.has_unfinished_requests():
         engine.step()
@@ -344,7 +344,7 @@ def test_a_removed_adapter_is_served_to_its_end() -> None:
     engine, prompt = llm.llm_engine, prompts_of(llm)[0]
     expected = greedy(llm, [prompt], BUNDLED[0])
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-    output = engine.add_request("r", prompt, params, lora_request=BUNDLED[0])
+    output = engine.submit("r", prompt, params, lora_request=BUNDLED[0])
     engine.step()
     assert engine.remove_lora(1) and engine.list_loras() == set()
     while engine.has_unfinished_requests():

@@ -258,7 +258,7 @@ class Chaos(RuleBasedStateMachine):
         taken = any(self.in_use(i) for i in ids)
         before = dict(self.engine.core.scheduler.requests)
         try:
-            output = self.engine.add_request(
+            output = self.engine.submit(
                 request_id,
                 self.feature.prompt(spec.prompt),
                 params,
@@ -283,7 +283,7 @@ class Chaos(RuleBasedStateMachine):
         before = dict(self.engine.core.scheduler.requests)
         with strike(*at) as strikes:
             try:
-                output = self.engine.add_request(
+                output = self.engine.submit(
                     request_id,
                     self.feature.prompt(spec.prompt),
                     spec.sampling_params(self.feature),
@@ -299,7 +299,7 @@ class Chaos(RuleBasedStateMachine):
     def add_nonsense(self, call: tuple[Any, Any]) -> None:
         before = dict(self.engine.core.scheduler.requests)
         with pytest.raises(ValueError):
-            self.engine.add_request("bad", *call)
+            self.engine.submit("bad", *call)
         assert self.engine.core.scheduler.requests == before
 
     @rule(count=st.integers(1, 6))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import json
 import time
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ import mini_vllm
 from mini_vllm import (
     LLM,
     AsyncEngineArgs,
+    AsyncLLM,
     EngineArgs,
     LLMEngine,
     PoolingRequestOutput,
@@ -32,6 +34,7 @@ from mini_vllm import (
 )
 from mini_vllm.core.repetition import is_repeating
 from mini_vllm.distributed import cleanup_dist_env_and_memory
+from mini_vllm.engine.tokenization import PromptTokenizer, Tokenization
 from mini_vllm.observability.reader import Counter, Gauge, Histogram
 from mini_vllm.policies import POLICIES
 from mini_vllm.sample.custom import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor
@@ -525,7 +528,7 @@ def test_an_output_has_its_prompts_text(prompt: PromptType, text: str | None) ->
 def test_a_step_tells_what_the_output_kind_asks_for(kind: RequestOutputKind) -> None:
     engine = LLMEngine.from_engine_args(engine_args=EngineArgs("storyteller", num_gpu_blocks=20))
     params = SamplingParams(temperature=0, max_tokens=3, output_kind=kind)
-    whole = engine.add_request("r0", "Once upon", params)
+    whole = engine.submit("r0", "Once upon", params)
     told: list[RequestOutput] = []
     while engine.has_unfinished_requests():
         told += engine.step()
@@ -539,7 +542,7 @@ def test_a_step_tells_what_the_output_kind_asks_for(kind: RequestOutputKind) -> 
     pieces = [output.outputs[0].text for output in told]
     is_delta = kind == RequestOutputKind.DELTA
     assert ("".join(pieces) if is_delta else pieces[-1]) == whole.outputs[0].text
-    engine.add_request("r0", "Once upon", params)
+    assert engine.add_request("r0", "Once upon", params) == "r0"
     engine.abort_request(["r0"])
     assert engine.step() == []
 
@@ -559,14 +562,101 @@ def test_arguments_of_vllms_methods_are_taken_or_refused_by_name(llm: LLM) -> No
     call: Any = llm.generate
     nothing = {"tokenization_kwargs": None, "mm_processor_kwargs": {}}
     assert call(PROMPTS[0], params, use_tqdm=False, **nothing)[0].finished
-    with pytest.raises(TypeError, match=r"tokenization_kwargs=.*pass token ids"):
-        call(PROMPTS[0], params, tokenization_kwargs={"truncate_prompt_tokens": 2})
     call = llm.engine.add_request
     with pytest.raises(TypeError, match=r"trace_headers=.*vLLM's and not supported"):
         call("r", PROMPTS[0], params, trace_headers={"traceparent": "00"})
+    with pytest.raises(TypeError, match="request_id is 3; it must be a string"):
+        call(3, PROMPTS[0], params)
     with pytest.raises(AttributeError, match="has no 'reset_mm_cache': images"):
         _ = llm.engine.reset_mm_cache  # type: ignore[attr-defined]
     assert llm.engine.get_supported_tasks() == ("generate",)
+
+
+ONCE = "Once upon a time there was a fox"
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"truncate_prompt_tokens": 3}, slice(-3, None)),  # a model goes on at the end
+        ({"truncation": True, "max_length": 3}, slice(-3, None)),
+        ({"truncate_prompt_tokens": 3, "truncation_side": "right"}, slice(3)),
+        ({"add_special_tokens": False}, slice(None)),
+        ({"truncate_prompt_tokens": -1}, slice(None)),
+    ],
+)
+def test_a_prompt_is_tokenized_as_its_caller_says(
+    llm: LLM, options: dict[str, Any], kept: slice
+) -> None:
+    ids = llm.get_tokenizer().encode(ONCE)
+    params = SamplingParams(**GREEDY)
+    (output,) = llm.generate(ONCE, params, use_tqdm=False, tokenization_kwargs=options)
+    assert (output.prompt, output.prompt_token_ids) == (ONCE, ids[kept])
+    llm.enqueue(ids, params, tokenization_kwargs=options)
+    assert llm.wait_for_completion(use_tqdm=False)[-1].prompt_token_ids == ids[kept]
+    llm.engine.add_request("r", ONCE, params, None, None, options)
+    assert llm.engine.step()[0].prompt_token_ids == ids[kept]
+    llm.engine.abort_request(["r"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"padding": "max_length"}, "tokenization_kwargs has padding='max_length'; known are"),
+        ({"truncate_prompt_tokens": 10**6}, "not be greater than max_model_len"),
+        ({"truncation_side": "top"}, "truncation_side is 'top'; it must be 'left' or 'right'"),
+    ],
+)
+def test_options_of_tokenization_that_cannot_be(
+    llm: LLM, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        llm.generate(ONCE, use_tqdm=False, tokenization_kwargs=options)
+
+
+def test_a_cut_at_the_left_keeps_the_token_that_begins_a_text() -> None:
+    class Beginning:
+        bos_token_id = 1
+
+        def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+            return {"input_ids": [1] * add_special_tokens + [int(word) for word in text.split()]}
+
+    processor: Any = SimpleNamespace(tokenizer=Beginning(), check_length=lambda text: None)
+    tokenizer = PromptTokenizer(processor, 20)
+    assert tokenizer.tokenize("5 6 7 8", Tokenization(3)) == [1, 7, 8]
+    assert tokenizer.tokenize("5 6 7 8", Tokenization(3, "left")) == [6, 7, 8]
+    assert tokenizer.tokenize("5 6 7 8", Tokenization(3, add_special_tokens=False)) == [6, 7, 8]
+
+
+def test_chats_may_be_queued_before_they_run(llm: LLM) -> None:
+    chats = [[{"role": "user", "content": text}] for text in ("Hi", "Who are you?")]
+    params = SamplingParams(**GREEDY)
+    ids = llm.enqueue_chat(chats, params, use_tqdm=False)
+    queued = llm.wait_for_completion(use_tqdm=False)
+    assert [output.request_id for output in queued] == ids
+    told = llm.chat(chats, params, use_tqdm=False)
+    assert [o.outputs[0].text for o in queued] == [o.outputs[0].text for o in told]
+    cut = llm.chat(
+        chats[1], params, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": 4}
+    )
+    assert cut[0].prompt_token_ids == told[1].prompt_token_ids[-4:]
+
+
+def test_an_engine_is_made_of_a_config() -> None:
+    config = EngineArgs("storyteller", num_gpu_blocks=20).create_engine_config()
+    engine = LLMEngine.from_vllm_config(config, None, None, disable_log_stats=True)
+    engine.add_request("r", "Once", SamplingParams(max_tokens=1, temperature=0))
+    assert engine.step()[0].finished and engine.get_metrics() == []
+    assert LLMEngine.from_vllm_config(config).get_metrics() != []
+    with pytest.raises(TypeError, match="vllm_config is 'storyteller'; pass what"):
+        LLMEngine.from_vllm_config("storyteller")  # type: ignore[arg-type]
+
+
+def test_signatures_tell_vllms_arguments_too() -> None:
+    names = list(inspect.signature(AsyncLLM.from_engine_args).parameters)
+    assert names == ["engine_args", "start_engine_loop", "usage_context", "stat_loggers"]
+    with pytest.raises(TypeError, match=r"stat_loggers=\['x'\], which is vLLM's"):
+        AsyncLLM.from_engine_args(AsyncEngineArgs("storyteller"), True, None, ["x"])  # type: ignore[call-arg]
 
 
 def test_options_of_engine_args_are_attributes() -> None:
@@ -668,7 +758,7 @@ def test_a_bar_of_the_callers_own(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("update_weights", "the folder"), ("enqueue_chat", "apply_chat_template")]
+    ("name", "instead"), [("update_weights", "the folder"), ("reward", "token_classify")]
 )
 def test_methods_that_are_not_here_say_what_to_do(llm: LLM, name: str, instead: str) -> None:
     with pytest.raises(AttributeError, match=f"LLM has no '{name}': .*{instead}"):

@@ -190,7 +190,7 @@ def _generate_in_random_order(llm: LLM, case: Case, seed: int) -> list[list[int]
             params = SamplingParams(
                 temperature=0, max_tokens=case.max_tokens[index], ignore_eos=True
             )
-            results[index] = llm.engine.add_request(str(index), case.prompts[index], params)
+            results[index] = llm.engine.submit(str(index), case.prompts[index], params)
         llm.engine.step()
         llm.engine.core.scheduler.check_integrity()
     return [results[index].outputs[0].token_ids for index in range(len(case.prompts))]

@@ -150,9 +150,9 @@ def test_requests_may_come_and_go_at_any_step(in_time: LLM, late: LLM) -> None:
              for p in PROMPTS}  # fmt: skip
     for when in range(7):
         engine, kept = late.engine, []
-        gone = engine.add_request("gone", PROMPTS[0], params)
+        gone = engine.submit("gone", PROMPTS[0], params)
         for index, prompt in enumerate(PROMPTS[1:]):
-            kept.append((prompt, engine.add_request(f"r{index}", prompt, params)))
+            kept.append((prompt, engine.submit(f"r{index}", prompt, params)))
             engine.step()
         for _ in range(when):
             engine.step()
@@ -174,7 +174,7 @@ def test_the_engine_can_sleep_when_all_have_ended(late: LLM) -> None:
 
 def test_running_requests_survive_a_reset_of_the_prefix_cache(in_time: LLM, late: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    output = late.engine.add_request("r0", PROMPTS[1], params)
+    output = late.engine.submit("r0", PROMPTS[1], params)
     for _ in range(4):
         late.engine.step()
     assert late.engine.core.reset_prefix_cache(reset_running_requests=True)

@@ -350,7 +350,7 @@ def test_abandoned_stream_frees_everything(llm: LLM) -> None:
 
 
 def test_abort_in_the_middle(llm: LLM) -> None:
-    output = llm.engine.add_request("x", "The sun", GREEDY)
+    output = llm.engine.submit("x", "The sun", GREEDY)
     llm.engine.step()
     llm.engine.abort_requests(["x"])
     assert output.finished and output.outputs[0].finish_reason == "abort"

@@ -88,10 +88,10 @@ def generate(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:
 
 
 def test_a_reused_id_brings_its_own_parameters(engine: LLMEngine) -> None:
-    engine.add_request("x", "Once", GREEDY)
+    engine.submit("x", "Once", GREEDY)
     drain(engine)
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, allowed_token_ids=[7, 8])
-    output = engine.add_request("x", "Once", params)
+    output = engine.submit("x", "Once", params)
     drain(engine)
     assert set(output.outputs[0].token_ids) <= {7, 8}
 
@@ -106,15 +106,15 @@ def test_an_id_in_use_is_refused_and_leaves_no_ghost(
     first: str, second: str, engine: LLMEngine
 ) -> None:
     """With several completions, ids of the children count, and nobody inherits the others."""
-    in_use = engine.add_request(first, "Once", MANY if first == "r" else GREEDY)
+    in_use = engine.submit(first, "Once", MANY if first == "r" else GREEDY)
     engine.step()
     before = list(engine.core.scheduler.requests)
     with pytest.raises(ValueError, match="in use by an unfinished request"):
-        engine.add_request(second, "The sun", GREEDY if second == "1_r" else MANY)
+        engine.submit(second, "The sun", GREEDY if second == "1_r" else MANY)
     assert list(engine.core.scheduler.requests) == before
     drain(engine)
     assert in_use.finished and in_use.outputs[0].finish_reason == "length"
-    assert engine.add_request(second, "The sun", GREEDY)
+    assert engine.submit(second, "The sun", GREEDY)
     drain(engine)
 
 
@@ -139,7 +139,7 @@ def test_an_id_in_use_is_refused_and_leaves_no_ghost(
 )
 def test_refused_request(arguments: Any, words: str, engine: LLMEngine) -> None:
     with pytest.raises(ValueError) as error:
-        engine.add_request(*arguments)
+        engine.submit(*arguments)
     assert words in str(error.value)
     assert_clean(engine)
     assert engine.input_processor.num_requests == 0, "a refused request shifts others' seeds"
@@ -148,7 +148,7 @@ def test_refused_request(arguments: Any, words: str, engine: LLMEngine) -> None:
 @pytest.mark.parametrize("priority", [None, 0.5, 2**63])
 def test_refused_priority(priority: Any, engine: LLMEngine) -> None:
     with pytest.raises(ValueError, match=f"priority is {priority}; it must be an integer"):
-        engine.add_request("x", "Once", GREEDY, priority=priority)
+        engine.submit("x", "Once", GREEDY, priority=priority)
     assert_clean(engine)
 
 
@@ -157,7 +157,7 @@ def test_stop_string_without_a_tokenizer_leaves_no_ghost(engine: LLMEngine) -> N
     tokenizer, processor.tokenizer = processor.tokenizer, None
     try:
         with pytest.raises(ValueError, match="the engine has no tokenizer"):
-            engine.add_request("x", [5, 6], SamplingParams(stop="a"))
+            engine.submit("x", [5, 6], SamplingParams(stop="a"))
         assert_clean(engine)
     finally:
         processor.tokenizer = tokenizer
@@ -168,7 +168,7 @@ def test_parameters_are_checked_when_they_are_used(engine: LLMEngine) -> None:
     params = SamplingParams()
     params.temperature = 10**400
     with pytest.raises(ValueError, match="temperature is an integer of 1329 bits"):
-        engine.add_request("x", "Once", params)
+        engine.submit("x", "Once", params)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_calls_that_make_no_sense(arguments: Any, llm: LLM) -> None:
 
 def test_a_long_bad_prompt_is_not_printed_back(engine: LLMEngine) -> None:
     with pytest.raises(ValueError) as error:
-        engine.add_request("x", ["word"] * 10**6, GREEDY)  # type: ignore[list-item]
+        engine.submit("x", ["word"] * 10**6, GREEDY)  # type: ignore[list-item]
     assert len(str(error.value)) < 300
 
 
@@ -205,7 +205,7 @@ def test_a_long_bad_prompt_is_not_printed_back(engine: LLMEngine) -> None:
 
 @pytest.mark.parametrize("ids", ["r1", ["r1"], None])
 def test_abort_ends_the_work_and_the_output(ids: Any, engine: LLMEngine) -> None:
-    output = engine.add_request("r1", "Once", GREEDY)
+    output = engine.submit("r1", "Once", GREEDY)
     for _ in range(3):
         engine.step()
     engine.abort_requests(ids)
@@ -214,8 +214,8 @@ def test_abort_ends_the_work_and_the_output(ids: Any, engine: LLMEngine) -> None
 
 
 def test_abort_by_the_id_of_several_completions(engine: LLMEngine) -> None:
-    output = engine.add_request("r1", "Once", MANY)
-    other = engine.add_request("r2", "The sun", GREEDY)
+    output = engine.submit("r1", "Once", MANY)
+    other = engine.submit("r2", "The sun", GREEDY)
     engine.step()
     engine.abort_requests(["r1", "unknown"])
     assert output.finished and {c.finish_reason for c in output.outputs} == {"abort"}
@@ -224,7 +224,7 @@ def test_abort_by_the_id_of_several_completions(engine: LLMEngine) -> None:
 
 
 def test_abort_of_one_of_several_completions(engine: LLMEngine) -> None:
-    output = engine.add_request("r1", "Once", MANY)
+    output = engine.submit("r1", "Once", MANY)
     engine.step()
     engine.abort_requests("1_r1")
     assert not output.finished
@@ -235,8 +235,8 @@ def test_abort_of_one_of_several_completions(engine: LLMEngine) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_aborted_output_has_the_text_of_its_tokens(stream: bool, engine: LLMEngine) -> None:
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, stop=["never there"])
-    output = engine.add_request("x", "Once upon a time", params, stream=stream)
-    plain = engine.add_request("y", "Once upon a time", GREEDY, stream=stream)
+    output = engine.submit("x", "Once upon a time", params, stream=stream)
+    plain = engine.submit("y", "Once upon a time", GREEDY, stream=stream)
     for _ in range(5):
         engine.step()
     engine.abort_requests()
@@ -247,7 +247,7 @@ def test_an_aborted_output_has_the_text_of_its_tokens(stream: bool, engine: LLME
 
 
 def test_requests_that_vanish_from_the_core_end_here_too(engine: LLMEngine) -> None:
-    output = engine.add_request("x", "Once", GREEDY)
+    output = engine.submit("x", "Once", GREEDY)
     engine.core.abort_requests(["x"])
     drain(engine)
     assert output.finished
@@ -260,9 +260,9 @@ def test_prompt_logprobs_come_once(engine: LLMEngine) -> None:
     """Several completions compute the same prompt; a preempted one computes it twice."""
     prompt = list(range(50, 70))
     params = SamplingParams(n=3, seed=1, max_tokens=30, ignore_eos=True, prompt_logprobs=0)
-    alone = engine.add_request("a", prompt, SamplingParams(max_tokens=1, prompt_logprobs=0))
+    alone = engine.submit("a", prompt, SamplingParams(max_tokens=1, prompt_logprobs=0))
     drain(engine)
-    output = engine.add_request("r", prompt, params)
+    output = engine.submit("r", prompt, params)
     drain(engine)
     assert engine.stats.num_preemptions > 0, "the test wants a preemption"
     assert output.prompt_logprobs is not None and alone.prompt_logprobs is not None
@@ -282,14 +282,14 @@ def test_counts_are_told_when_a_stop_string_ends_the_request(llm: LLM) -> None:
 
 def test_preemptions_are_told_when_a_stop_string_ends_the_request(engine: LLMEngine) -> None:
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
-    outputs = [engine.add_request(i, [50 + int(i)] * 20, params) for i in "012"]
+    outputs = [engine.submit(i, [50 + int(i)] * 20, params) for i in "012"]
     drain(engine)
     victim = next(o for o in outputs if o.metrics is not None and o.metrics.num_preemptions)
     stop = victim.outputs[0].text[-6:]
     with_stop = SamplingParams(temperature=0, max_tokens=70, ignore_eos=True, stop=stop)
     reset(engine)
     again = [
-        engine.add_request(i, [50 + int(i)] * 20, with_stop if i == victim.request_id else params)
+        engine.submit(i, [50 + int(i)] * 20, with_stop if i == victim.request_id else params)
         for i in "012"
     ]
     drain(engine)
@@ -354,9 +354,9 @@ def add_all(engine: LLMEngine) -> list[RequestOutput]:
     greedy = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, logprobs=2)
     stop = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, stop=["never there"])
     return [
-        engine.add_request("a", PREFIX + [5, 6], greedy),
-        engine.add_request("b", PREFIX + [9], many, stream=False),
-        engine.add_request("c", list(range(50, 80)), stop),
+        engine.submit("a", PREFIX + [5, 6], greedy),
+        engine.submit("b", PREFIX + [9], many, stream=False),
+        engine.submit("c", list(range(50, 80)), stop),
     ]
 
 
@@ -414,7 +414,7 @@ def test_interrupted_schedule_publishes_nothing(llm: LLM) -> None:
     alone = generate(llm, PREFIX + [5], GREEDY).outputs[0].text
     for at in range(1, 400, 7):
         reset(engine)
-        engine.add_request("x", PREFIX + [9], GREEDY)
+        engine.submit("x", PREFIX + [9], GREEDY)
         with strike(at):
             engine.core.step()
         engine.abort_requests()
@@ -423,9 +423,9 @@ def test_interrupted_schedule_publishes_nothing(llm: LLM) -> None:
 
 def test_interrupted_add_queues_all_or_nothing(engine: LLMEngine) -> None:
     def add(request_id: str) -> RequestOutput:
-        return engine.add_request(request_id, PREFIX, MANY)
+        return engine.submit(request_id, PREFIX, MANY)
 
-    other = engine.add_request("other", "Once", GREEDY)
+    other = engine.submit("other", "Once", GREEDY)
     for at in range(1, lines_of(lambda: add("first")) + 1):
         with strike(at) as strikes:
             add("x")
