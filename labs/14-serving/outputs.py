@@ -43,6 +43,8 @@ class CompletionOutput:
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
         stop_reason: the stop token or stop string that ended it, "kv_capacity", or "grammar_end"
             for a complete text that `min_tokens` or `ignore_eos` let no stop token follow.
+        routed_experts: vLLM's, always None: which experts ran is not told.
+        lora_request: vLLM's, always None: the adapter stands in :class:`RequestOutput`.
     """
 
     index: int
@@ -52,10 +54,9 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    routed_experts = lora_request = None
-    """vLLM's, which are not told here: the adapter stands in :class:`RequestOutput`."""
+    routed_experts: Any = None
+    lora_request: LoRARequest | None = None
 
-    @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
@@ -135,6 +136,8 @@ class RequestOutput:
         error: why the request failed; None if it did not. The other requests of a batch are
             not affected by a failed one.
         failure: the same, and whose fault it is.
+        encoder_prompt, encoder_prompt_token_ids: vLLM's, always None: no model here has an encoder
+            of texts.
         metrics: the times of the first completion.
         lora_request: the adapter that was used; None: the base.
         kv_transfer_params: where another engine finds the prompt's KV, if it was to be held.
@@ -155,8 +158,8 @@ class RequestOutput:
     kv_transfer_params: dict[str, Any] | None = None
     pooled: Any = None
     failure: RequestFailure | None = None
-    encoder_prompt = encoder_prompt_token_ids = None
-    """vLLM's, of models with an encoder of texts, which are not here."""
+    encoder_prompt: str | None = None
+    encoder_prompt_token_ids: list[int] | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output of the same request into this one, which was not read yet.

@@ -226,6 +226,17 @@ def _default(section: type, name: str) -> Any:
     return next(item.default for item in dataclasses.fields(section) if item.name == name)
 
 
+def default_of(name: str) -> Any:
+    """The default of an argument, as vLLM's `EngineArgs` tells it: None where the engine decides,
+    and of a section that is one argument."""
+    section = arguments().get(name)
+    if section is None or name in LEFT_OPEN:
+        return False if name == "enable_lora" else None
+    fields = {argument: own for own, argument in ARGUMENT_NAMES.items()}
+    found = _default(FLAT_SECTIONS[section], fields.get(name, name))
+    return None if found is dataclasses.MISSING else found
+
+
 def take_speculative(options: dict[str, Any]) -> None:
     """Write the short arguments of speculation into ``speculative_config``.
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.config.arguments import EngineOptions
+from mini_vllm.config.engine import default_of
 from mini_vllm.config.options import add_engine_options, given_options
-from mini_vllm.config.vllm_names import refuse
+from mini_vllm.config.vllm_names import ALIASES, IGNORED, refuse
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.errors import show
@@ -22,32 +23,51 @@ from mini_vllm.errors import show
 __all__ = ["AsyncEngineArgs", "EngineArgs"]
 
 
-class _OptionsAsAttributes:
-    """Scripts read and set vLLM's arguments one by one: ``engine_args.max_num_seqs = 4``."""
+class _Given:
+    """Arguments of an engine as a dataclass whose fields are those that were given, so that
+    ``LLM(**vars(args))``, ``LLM(**asdict(args))`` and ``replace(args, seed=1)`` are good.
 
-    options: EngineOptions
+    Scripts read and set arguments one by one, too: ``args.max_num_seqs = 4``. What is set is
+    checked with the others when the engine is made.
+    """
+
+    own: ClassVar[tuple[str, ...]]
+    """Arguments that are no options of the engine."""
 
     if not TYPE_CHECKING:
 
+        class _Fields:
+            def __get__(self, args: Any, owner: type) -> dict[str, Any]:
+                given = [] if args is None else list(vars(args))
+                return make_dataclass(owner.__name__, given).__dataclass_fields__
+
+        __dataclass_fields__ = _Fields()
+
         def __getattr__(self, name: str) -> Any:
-            """An option that was given; None if it was not, for then the engine decides."""
-            options = {} if name.startswith("_") else self.__dict__.get("options", {})
-            if name in options:
-                return options[name]
-            if name in EngineOptions.__annotations__:
-                return None
+            """The default of an option that was not given; None if the engine decides then."""
+            if name in ALIASES:
+                return getattr(self, ALIASES[name])
+            if name in EngineOptions.__annotations__ or name in IGNORED:
+                return default_of(name)
             refuse(self, name)
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            """One of the engine's options is checked with the others when the engine is made."""
-            is_own = name in self.__dict__ or "options" not in self.__dict__
-            if is_own or hasattr(type(self), name):
-                super().__setattr__(name, value)
-            else:
-                self.options[name] = value
+    @property
+    def options(self) -> EngineOptions:
+        """The options of the engine that were given."""
+        given = {name: value for name, value in vars(self).items() if name not in self.own}
+        return cast(EngineOptions, given)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it may be changed
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({given})"
 
 
-class EngineArgs(_OptionsAsAttributes):
+class EngineArgs(_Given):
     """What :class:`~.llm_engine.LLMEngine` starts with: ``EngineArgs("storyteller", seed=1)``.
 
     Args:
@@ -58,6 +78,10 @@ class EngineArgs(_OptionsAsAttributes):
         disable_log_stats: False: :meth:`~.llm_engine.LLMEngine.get_metrics` returns all metrics.
         options: every other argument that ``LLM`` takes.
     """
+
+    own = (
+        "model", "skip_tokenizer_init", "profiler_config", "scheduler_cls", "disable_log_stats",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -72,7 +96,7 @@ class EngineArgs(_OptionsAsAttributes):
         self.model, self.skip_tokenizer_init = model, skip_tokenizer_init
         self.profiler_config, self.scheduler_cls = profiler_config, scheduler_cls
         self.disable_log_stats = disable_log_stats
-        self.options = options  # the last: what is set from now on is one of them
+        vars(self).update(options)
 
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
@@ -89,14 +113,13 @@ class EngineArgs(_OptionsAsAttributes):
         return parser
 
     @classmethod
-    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
         """What :meth:`add_cli_args` has read."""
         skips = getattr(args, "skip_tokenizer_init", False)
         return cls(args.model, skip_tokenizer_init=skips, **given_options(args))
 
 
-@dataclass
-class AsyncEngineArgs(_OptionsAsAttributes):
+class AsyncEngineArgs(EngineArgs):
     """What `AsyncLLM` starts with: ``AsyncEngineArgs("storyteller", max_num_seqs=64)``.
 
     Args:
@@ -112,14 +135,10 @@ class AsyncEngineArgs(_OptionsAsAttributes):
     Source: vllm/engine/arg_utils.py#L2567-L2593 (AsyncEngineArgs) @ v0.22.1
     """
 
-    model: str | Path
-    scheduler: str = "vllm-v1"
-    skip_tokenizer_init: bool = False
-    stream_interval: int = 1
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
-    profiler_config: Mapping[str, Any] | None = None
-    options: EngineOptions = field(default_factory=EngineOptions)
+    own = (
+        "model", "skip_tokenizer_init", "profiler_config", "scheduler", "disable_log_stats",
+        "stream_interval", "max_num_queued_reqs", "max_num_queued_tokens",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -145,9 +164,5 @@ class AsyncEngineArgs(_OptionsAsAttributes):
         self.skip_tokenizer_init, self.stream_interval = skip_tokenizer_init, stream_interval
         self.max_num_queued_reqs = max_num_queued_reqs
         self.max_num_queued_tokens = max_num_queued_tokens
-        self.profiler_config = profiler_config
-        self.options = options
-
-    def create_engine_config(self) -> EngineConfig:
-        """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
-        return make_engine_config(self.model, **self.options)
+        self.profiler_config, self.disable_log_stats = profiler_config, disable_log_stats
+        vars(self).update(options)

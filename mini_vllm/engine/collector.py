@@ -116,9 +116,10 @@ class OutputCutter:
         num_chars, num_tokens, ended = self._sent[place]
         num_new = len(child.token_ids) - num_tokens
         is_due = num_new > 0 and (num_tokens == 0 or num_new >= self.stream_interval)
-        if ended or not (is_due or child.finished):
+        has_ended = child.finish_reason is not None
+        if ended or not (is_due or has_ended):
             return None
-        self._sent[place] = (len(child.text), len(child.token_ids), child.finished)
+        self._sent[place] = (len(child.text), len(child.token_ids), has_ended)
         if self.kind == RequestOutputKind.CUMULATIVE:
             num_chars, num_tokens = 0, 0
         return CompletionOutput(

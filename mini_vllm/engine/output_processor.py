@@ -149,9 +149,9 @@ class OutputProcessor:
             parent = completion.parent
             self._advance(completion, output, now)
             self.changed[parent.request_id] = parent
-            if completion.output.finished:
+            if completion.output.finished():
                 # The last usually ends last: of thousands only one is looked at.
-                parent.finished = all(child.finished for child in reversed(parent.outputs))
+                parent.finished = all(child.finished() for child in reversed(parent.outputs))
                 if parent.finished:
                     finished.append(parent)
                     self.children.pop(parent.request_id, None)
@@ -200,7 +200,7 @@ class OutputProcessor:
         if detokenizer.stop_reason is not None:
             child.finish_reason, child.stop_reason = "stop", detokenizer.stop_reason
             cut(child, detokenizer.num_output_tokens)
-        if child.finished:
+        if child.finished():
             metrics.finished_time = now
             if not completion.text_as_it_grows:
                 child.text += detokenizer.append(child.token_ids, stopped)
@@ -266,7 +266,7 @@ class OutputProcessor:
             child.text = detokenizer.append(child.token_ids) + detokenizer.flush()
             child.finish_reason = "abort"
             completion.metrics.finished_time = time.monotonic()
-            parent.finished = all(other.finished for other in reversed(parent.outputs))
+            parent.finished = all(other.finished() for other in reversed(parent.outputs))
             if parent.finished:
                 self.children.pop(parent.request_id, None)
             del self.completions[request_id]

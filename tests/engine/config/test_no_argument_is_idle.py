@@ -74,6 +74,7 @@ def test_every_argument_is_read_by_something(section: str, name: str) -> None:
 def test_every_sampling_parameter_is_read_by_something(kind: Any) -> None:
     names = {item.name for item in dataclasses.fields(kind)} - ONE_VALUE.keys()
     names -= {"spaces_between_special_tokens"}  # nor does vLLM, with a fast tokenizer
+    names -= {"skip_clone"}  # `SamplingParams.clone` reads it
     names -= FILTERS.keys()  # each is read by its name; tests/engine/sample/test_filters.py looks
     assert not names - names_read("/sampling_params.py")
 

@@ -7,6 +7,7 @@ import copy
 import inspect
 import json
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -672,6 +673,28 @@ def test_options_of_engine_args_are_attributes() -> None:
             args.create_engine_config()
         with pytest.raises(AttributeError, match="has no 'swap'"):
             _ = args.swap  # type: ignore[attr-defined]
+
+
+def test_engine_args_are_a_dataclass_of_what_was_given() -> None:
+    args = EngineArgs("storyteller", num_gpu_blocks=20, max_model_len=64)
+    assert asdict(args) == vars(args)  # type: ignore[call-overload]
+    assert asdict(args)["max_model_len"] == 64  # type: ignore[call-overload]
+    llm = LLM(**(asdict(args) | {"seed": 1}))  # type: ignore[call-overload]
+    assert (llm.config.scheduler.max_model_len, llm.config.model.seed) == (64, 1)
+    other = replace(args, seed=3)  # type: ignore[type-var]
+    assert other.options == {"num_gpu_blocks": 20, "max_model_len": 64, "seed": 3}
+    assert args == EngineArgs("storyteller", num_gpu_blocks=20, max_model_len=64) != other
+    assert repr(args).startswith("EngineArgs(model='storyteller', ")
+
+
+def test_an_argument_that_was_not_given_has_its_default() -> None:
+    args: Any = AsyncEngineArgs("storyteller", num_gpu_blocks_override=20)
+    found = (args.tensor_parallel_size, args.dtype, args.enable_lora, args.max_logprobs)
+    assert found == (1, "auto", False, 20) and args.num_gpu_blocks_override == 20
+    assert (args.max_num_seqs, args.speculative_config, args.scheduling_policy) == (
+        None, None, "fcfs",
+    )  # fmt: skip
+    assert isinstance(args, EngineArgs)
 
 
 def test_short_arguments_of_speculation_are_keys_of_its_section() -> None:

@@ -10,7 +10,7 @@ class CompletionOutput:
             self.logprobs = list(before) + list(later.logprobs)
         if later.cumulative_logprob is not None:
             self.cumulative_logprob = later.cumulative_logprob
-        if later.finished:
+        if later.finish_reason is not None:
             self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
