@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm import LLM
     from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.inputs import PromptType, TextPrompt, TokensPrompt
+    from mini_vllm.model.registry import ModelRegistry
     from mini_vllm.outputs import CompletionOutput, RequestOutput
     from mini_vllm.pooling_outputs import (
         ClassificationOutput,
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
     from mini_vllm.pooling_params import PoolingParams
 
 __version__ = "0.2.0"
+__version_tuple__ = (0, 2, 0)
 __all__ = [
+    "__version__",
+    "__version_tuple__",
     "LLM",
     "SamplingParams",
     "RequestOutput",
@@ -56,6 +60,7 @@ __all__ = [
     "AsyncEngineArgs",
     "RepetitionDetectionParams",
     "RequestOutputKind",
+    "ModelRegistry",
     "PoolingParams",
     "PoolingOutput",
     "PoolingRequestOutput",
@@ -78,6 +83,7 @@ _LAZY = {
     "AsyncLLMEngine": "mini_vllm.engine.async_llm_engine",
     "EngineArgs": "mini_vllm.engine.arg_utils",
     "LLMEngine": "mini_vllm.engine.llm_engine",
+    "ModelRegistry": "mini_vllm.model.registry",
     "TextPrompt": "mini_vllm.inputs",
     "TokensPrompt": "mini_vllm.inputs",
     "PromptType": "mini_vllm.inputs",

@@ -27,6 +27,18 @@ MODULES = {
     "vllm.lora.request": "mini_vllm.lora.request",
     "vllm.engine": "mini_vllm.engine",
     "vllm.engine.arg_utils": "mini_vllm.engine.arg_utils",
+    "vllm.engine.llm_engine": "mini_vllm.engine.llm_engine",
+    "vllm.engine.async_llm_engine": "mini_vllm.engine.async_llm_engine",
+    "vllm.entrypoints.llm": "mini_vllm.engine.llm",
+    "vllm.exceptions": "mini_vllm.errors",
+    "vllm.logprobs": "mini_vllm.outputs",
+    "vllm.distributed": "mini_vllm.distributed",
+    "vllm.v1.engine.async_llm": "mini_vllm.engine.async_llm",
+    "vllm.v1.engine.llm_engine": "mini_vllm.engine.llm_engine",
+    "vllm.v1.engine.exceptions": "mini_vllm.engine.exceptions",
+    "vllm.v1.metrics.reader": "mini_vllm.observability.reader",
+    "vllm.v1.sample.logits_processor": "mini_vllm.sample.custom",
+    "vllm.v1.sample.logits_processor.builtin": "mini_vllm.sample.custom",
 }
 """vLLM's modules, and their counterparts here."""
 
@@ -61,17 +73,22 @@ def install() -> None:
     if there is not None and there.__name__ != "mini_vllm":
         raise RuntimeError("vllm is imported already; call as_vllm.install() before that")
     for name, ours in MODULES.items():
-        sys.modules[name] = importlib.import_module(ours)
+        _add(name, importlib.import_module(ours))
     for name, found in (
         ("vllm.tokenizers", get_tokenizer),
         ("vllm.renderers.hf", resolve_chat_template),
     ):
         module = ModuleType(name)
         setattr(module, found.__name__, found)
-        sys.modules[name] = module
-        parent = name.rpartition(".")[0]
-        sys.modules.setdefault(parent, ModuleType(parent))
+        _add(name, module)
     importlib.metadata.version = _version
+
+
+def _add(name: str, module: ModuleType) -> None:
+    """Register a module, and empty ones for the parents that there are not."""
+    sys.modules[name] = module
+    while name := name.rpartition(".")[0]:
+        sys.modules.setdefault(name, ModuleType(name))
 
 
 _real_version = importlib.metadata.version

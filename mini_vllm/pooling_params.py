@@ -59,6 +59,8 @@ class PoolingParams:
         requires_token_ids: a parameter of vLLM, without effect here.
         skip_reading_prefix_cache: compute every token of the prompt; None: only if the task needs
             the hidden states of all tokens.
+        late_interaction_params: a parameter of vLLM; only None: late interaction is computed where
+            the answer is made.
         extra_kwargs: ``max_tokens_per_query`` and ``max_tokens_per_doc`` of
             :meth:`~mini_vllm.engine.llm.LLM.score`.
         output_kind: only FINAL_ONLY, because there is one output.
@@ -80,6 +82,7 @@ class PoolingParams:
     task: str | None = None
     requires_token_ids: bool = False
     skip_reading_prefix_cache: bool | None = None
+    late_interaction_params: Any = None
     extra_kwargs: dict[str, Any] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
     truncate_prompt_tokens: int | None = None
@@ -107,6 +110,12 @@ class PoolingParams:
             value = getattr(self, name)
             if value is not None and not (type(value) is int and least <= value < 2**63):
                 raise bad_value(name, value, f"it must be a whole number of at least {least}")
+        if self.late_interaction_params is not None:
+            raise bad_value(
+                "late_interaction_params",
+                self.late_interaction_params,
+                "late interaction is computed where the answer is made; leave it out",
+            )
         if not isinstance(self.extra_kwargs, Mapping | None):
             raise ValueError(f"extra_kwargs is {show(self.extra_kwargs)}; it must be a dict")
 

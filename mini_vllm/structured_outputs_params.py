@@ -57,6 +57,18 @@ class StructuredOutputsParams:
     structural_tag: str | dict[str, Any] | None = None
     reasoning_ended: bool | None = None
 
+    def all_constraints_none(self) -> bool:
+        """Whether nothing is asked of the text.
+
+        Source: vllm/sampling_params.py#L82-L96 (StructuredOutputsParams.all_constraints_none)
+        @ v0.22.1
+        """
+        return all(getattr(self, name) is None for name in _CONSTRAINTS)
+
+    def all_non_structural_tag_constraints_none(self) -> bool:
+        """Whether nothing but a structural tag is asked of the text."""
+        return all(getattr(self, name) is None for name in _CONSTRAINTS[:-1])
+
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
         """Refuse an unknown keyword, with the most similar known one in the message."""
         if message := unknown_names(cls, kwargs, "structured outputs parameter"):

@@ -79,7 +79,7 @@ class EngineArgs(_Given):
         options: every other argument that ``LLM`` takes.
     """
 
-    own = (
+    own: ClassVar[tuple[str, ...]] = (
         "model", "skip_tokenizer_init", "profiler_config", "scheduler_cls", "disable_log_stats",
     )  # fmt: skip
 

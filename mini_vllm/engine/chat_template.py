@@ -7,10 +7,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.engine.chat_turns import render_turns
-from mini_vllm.errors import RequestError, show
+from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.multimodal.chat import check_messages, part_text
 
 logger = logging.getLogger(__name__)
@@ -260,3 +261,45 @@ def flatten(index: int, content: Any) -> str:
             )
         texts.append(text)
     return "\n".join(texts)
+
+
+def read_template(given: str | Path | None, option: str) -> str | None:
+    """A template from a file, or `given` itself if it has a brace.
+
+    Args:
+        option: the name under which it was given, for messages.
+
+    Raises:
+        ValueError: for a file that cannot be read, or a text that is no template.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) and "{" in given:
+        _check_template(given, "the template", option)
+        return given
+    if not isinstance(given, str | Path):
+        raise bad_value(option, given, "it must be a file, or a template in Jinja")
+    try:
+        text = Path(given).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ValueError(f"{option}: there is no file {given}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{option}: {given} cannot be read: {error}") from error
+    _check_template(text, str(given), option)
+    return text
+
+
+def _check_template(text: str, where: str, option: str) -> None:
+    """Raises ValueError for a text that is not valid Jinja, before the first chat needs it."""
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        render_jinja_template([[{"role": "user", "content": ""}]], chat_template=text)
+    except TemplateSyntaxError as error:
+        raise ValueError(
+            f"{option}: {where}, line {error.lineno}: {error.message}; mend that line, or "
+            "leave the option out for the model's own template"
+        ) from error
+    except Exception:  # it may lack variables here that a chat has, such as the names of tokens
+        return

@@ -30,6 +30,14 @@ NOTHING_SAMPLED = SamplingParams(max_tokens=1, temperature=0.0, seed=0, detokeni
 """Of requests that are pooled: one token would be the last, and the request ends before it."""
 
 
+NOT_READ = {
+    "prompt_embeds": "models read tokens; pass 'prompt' or 'prompt_token_ids'",
+    "token_type_ids": "no model here has segments; leave it out",
+    "encoder_prompt": "no model here has an encoder of texts; pass 'prompt'",
+}
+"""Entries of vLLM's prompts that would change an answer and are not supported: what to do."""
+
+
 class InputProcessor:
     """Tokenizes prompts and settles what their sampling parameters leave open.
 
@@ -154,6 +162,9 @@ class InputProcessor:
         """
         given: Any = prompt
         if isinstance(prompt, Mapping):
+            for name, why in NOT_READ.items():
+                if prompt.get(name) is not None:
+                    raise bad_value(f"the prompt's {name}", prompt[name], why, param=name)
             if "prompt" not in prompt and "prompt_token_ids" not in prompt:
                 raise ValueError(
                     f"the prompt is a mapping with {show(sorted(map(str, prompt)))}; it must be "

@@ -23,7 +23,7 @@ from mini_vllm.engine.beam_search import (
     check_width,
     run_searches,
 )
-from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.engine.chat_template import read_template, render_chat
 from mini_vllm.engine.checked_config import make_engine_config, recommended_params
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.offline_inputs import (
@@ -59,6 +59,8 @@ class LLM(OfflinePooling):
         model: a folder in Hugging Face layout, the name of a bundled model, or of a hub's, such as
             "Qwen/Qwen3-0.6B", which is downloaded the first time; see :mod:`mini_vllm.hub`.
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        chat_template: what :meth:`chat` formats conversations with unless it is given another:
+            Jinja, or a file of it; None: the tokenizer's own.
         profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`, a policy's name, or
@@ -86,6 +88,7 @@ class LLM(OfflinePooling):
         model: str | Path,
         *,
         skip_tokenizer_init: bool = False,
+        chat_template: str | Path | None = None,
         profiler_config: Mapping[str, Any] | None = None,
         scheduler_cls: type[Scheduler] | str = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
@@ -93,6 +96,7 @@ class LLM(OfflinePooling):
         **config: Unpack[EngineOptions],
     ) -> None:
         scheduler_cls = scheduler_class(scheduler_cls)
+        self.chat_template = read_template(chat_template, "chat_template")
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_lazy_tokenizer(folder)
@@ -125,6 +129,16 @@ class LLM(OfflinePooling):
     def llm_engine(self) -> LLMEngine:
         """vLLM's name of ``engine``."""
         return self.engine
+
+    @property
+    def supported_tasks(self) -> tuple[str, ...]:
+        """What the model does: ("generate",), or the tasks of a pooling model."""
+        return self.engine.get_supported_tasks()
+
+    @property
+    def runner_type(self) -> str:
+        """ "generate" or "pooling"."""
+        return "pooling" if self.config.model.pools else "generate"
 
     @property
     def model_config(self) -> ModelConfig:
@@ -235,7 +249,7 @@ class LLM(OfflinePooling):
                 ``{"type": "text", "text": "..."}``,
                 ``{"type": "image_pil", "image_pil": picture}``, or
                 ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
-            chat_template: Jinja, instead of the tokenizer's own.
+            chat_template: Jinja, instead of that of ``LLM(chat_template=...)`` and the tokenizer's.
             chat_template_content_format: vLLM's; templates are always given text.
             add_generation_prompt: end with the beginning of the assistant's turn.
             continue_final_message: leave the last message open, for the model to go on with.
@@ -576,7 +590,8 @@ class LLM(OfflinePooling):
         return self._encode(self._render(messages, **options))
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        has_template = options.get("template") or getattr(self.tokenizer, "chat_template", None)
+        options["template"] = options.get("template") or self.chat_template
+        has_template = options["template"] or getattr(self.tokenizer, "chat_template", None)
         if not has_template:
             raise ValueError(
                 f"the tokenizer of {self.config.model.model} has no chat template; use generate()"

@@ -382,6 +382,15 @@ class LLMEngine(OfflineControls):
         drafts = self.stats.spec_decode
         return [] if drafts is None else list(metrics_of(drafts))
 
+    def do_log_stats(self) -> None:
+        """One line in the log, at the level INFO, if there is ``log_stats``: throughput since the
+        last one, and gauges.
+
+        Source: vllm/v1/engine/llm_engine.py#L380-L383 (LLMEngine.do_log_stats) @ v0.22.1
+        """
+        if self.log_stats is not None:
+            self.log_stats.line.log()
+
     def reset_stats(self) -> None:
         """Start counting afresh, for the run that comes next."""
         self.stats = self._new_stats()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerStats
+from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import PrometheusRecorder, RequestStats, ServiceStats
 from mini_vllm.observability.reader import Metric, get_metrics_snapshot
 
@@ -18,7 +19,8 @@ class LogStats:
     def __init__(self, config: EngineConfig) -> None:
         self.service = ServiceStats()
         self.recorder = PrometheusRecorder.of(config, str(config.model.model))
-        self.service.recorders.append(self.recorder)
+        self.line = LogLine()
+        self.service.recorders += [self.recorder, self.line]
 
     def requests_added(self, requests: Sequence[EngineCoreRequest]) -> None:
         siblings: list[RequestStats] = []

@@ -173,13 +173,14 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         options: engine options, as ``LLM`` takes them.
     """
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+    from mini_vllm.engine.chat_template import read_template
     from mini_vllm.engine.checked_config import recommended_params
     from mini_vllm.entrypoints.openai.request_log import RequestLogger
     from mini_vllm.entrypoints.openai.state import ServerState
     from mini_vllm.lora.registry import read_adapter
     from mini_vllm.observability.metrics import PrometheusRecorder
 
-    template = read_template(args.chat_template)
+    template = read_template(args.chat_template, "--chat-template")
     request_logger = RequestLogger(args.max_log_len) if args.enable_log_requests else None
     names = args.served_model_name or [args.model]
     loras = parse_lora_modules(args.lora_modules)
@@ -229,43 +230,6 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
         request_logger=request_logger,
     )
-
-
-def read_template(given: str | None) -> str | None:
-    """A template from a file, or `given` itself if it has a brace.
-
-    Raises:
-        ValueError: for a file that cannot be read, or a text that is no template.
-    """
-    if given is None:
-        return None
-    if "{" in given:
-        _check_template(given, "the template")
-        return given
-    try:
-        text = Path(given).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ValueError(f"--chat-template: there is no file {given}") from error
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--chat-template: {given} cannot be read: {error}") from error
-    _check_template(text, given)
-    return text
-
-
-def _check_template(text: str, where: str) -> None:
-    """Raises ValueError for a text that is not valid Jinja, before the first chat needs it."""
-    from jinja2 import TemplateSyntaxError
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    try:
-        render_jinja_template([[{"role": "user", "content": ""}]], chat_template=text)
-    except TemplateSyntaxError as error:
-        raise ValueError(
-            f"--chat-template: {where}, line {error.lineno}: {error.message}; mend that line, or "
-            "leave the option out for the model's own template"
-        ) from error
-    except Exception:  # it may lack variables here that a chat has, such as the names of tokens
-        return
 
 
 @contextlib.contextmanager

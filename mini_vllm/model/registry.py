@@ -5,7 +5,7 @@ A family that is a table of parts is listed in `families.TABLES` instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from mini_vllm.import_utils import resolve_obj_by_qualname
@@ -52,6 +52,20 @@ def register_model(
         )
     MODELS[architecture] = model_cls
     FAMILIES[architecture] = dict(defaults or {})
+
+
+class ModelRegistry:
+    """vLLM's name of what is here, for general plugins and scripts written for it.
+
+    Source: vllm/model_executor/models/registry.py#L955-L1007 (_ModelRegistry) @ v0.22.1
+    """
+
+    register_model = staticmethod(register_model)
+
+    @staticmethod
+    def get_supported_archs() -> Set[str]:
+        """Names of all architectures that a checkpoint may have."""
+        return set(known())
 
 
 def resolve_model_class(architectures: Sequence[str]) -> type[LlamaForCausalLM]:

@@ -277,6 +277,13 @@ def test_end_tokens_of_a_generation_config_end_the_output() -> None:
     assert params.all_stop_token_ids == {2, 5}  # min_tokens masks them
 
 
+def test_what_is_asked_of_a_text_is_told() -> None:
+    tagged = StructuredOutputsParams(structural_tag={"type": "structural_tag"})
+    assert not tagged.all_constraints_none()
+    assert tagged.all_non_structural_tag_constraints_none()
+    assert not StructuredOutputsParams(regex="a").all_non_structural_tag_constraints_none()
+
+
 def test_how_tokens_are_chosen_and_how_many_logprobs_are_told() -> None:
     kinds = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(seed=1)]
     assert [params.sampling_type for params in kinds] == [

@@ -276,6 +276,8 @@ def _params(
         )
     tops = state.engine.input_processor.num_logprobs("top_logprobs", tops)
     request.top_logprobs = tops
+    if request.echo and request.prompt_logprobs is None and not request.stream:
+        request.prompt_logprobs = tops or 0  # as in vLLM; a stream has none
     num_logprobs = (tops or 0) if request.logprobs else None
     most = 1 if request.parallel_tool_calls is False else None
     schema = tool_schema(request.tools, request.tool_choice, most) if request.tools else None

@@ -75,6 +75,32 @@ def test_what_lm_eval_does_works() -> None:
     assert found["text"] and all(found["scored"]) and len(found["scored"]) > 2
 
 
+IMPORTS = """
+from mini_vllm import as_vllm
+as_vllm.install()
+import vllm
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.engine.llm_engine import LLMEngine
+from vllm.entrypoints.llm import LLM
+from vllm.exceptions import VLLMValidationError
+from vllm.logprobs import Logprob
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.reader import Counter, Vector
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+assert LLM is vllm.LLM and AsyncLLMEngine is AsyncLLM
+assert "Qwen3ForCausalLM" in vllm.ModelRegistry.get_supported_archs()
+assert vllm.__version_tuple__ == tuple(map(int, vllm.__version__.split(".")))
+"""
+
+
+def test_modules_that_scripts_import_from_are_there() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_another_vllm_is_not_replaced() -> None:
     code = (
         "import sys, types; sys.modules['vllm'] = types.ModuleType('vllm')\n"

@@ -308,6 +308,11 @@ def test_a_chat_knows_its_prompt_and_repeats_its_beginning(server: Server) -> No
     assert body["choices"][0]["message"]["content"].startswith("Once upon a time")
     assert len(body["prompt_logprobs"]) == body["usage"]["prompt_tokens"]
     assert body["prompt_logprobs"][0] is None
+    del ask["prompt_logprobs"]
+    for tops in ({}, {"logprobs": True, "top_logprobs": 2}):  # an echo has as many as the answer
+        told = server.post("/v1/chat/completions", **ask, **tops).json()["prompt_logprobs"]
+        assert len(told) == len(body["prompt_logprobs"])
+        assert all(len(entry) >= (2 if tops else 1) for entry in told[1:])
 
 
 def test_a_response_takes_the_samplers_fields(client: openai.OpenAI) -> None:

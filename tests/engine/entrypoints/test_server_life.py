@@ -21,6 +21,7 @@ import httpx
 import psutil
 import pytest
 
+from mini_vllm.engine.chat_template import read_template
 from mini_vllm.entrypoints import serve
 from mini_vllm.entrypoints.cli import build_parser
 from mini_vllm.entrypoints.launcher import SocketFile, bind
@@ -295,14 +296,14 @@ def test_a_template_is_read_before_the_first_chat(
     file = tmp_path / "chat.jinja"
     file.write_bytes(text)
     if part is None:  # what is missing here may be there in a chat
-        assert serve.read_template(str(file)) == text.decode()
+        assert read_template(str(file), "--chat-template") == text.decode()
         return
     with pytest.raises(ValueError, match=re.escape(part)) as error:
-        serve.read_template(str(file))
+        read_template(str(file), "--chat-template")
     assert str(error.value).startswith(f"--chat-template: {file}")
     if b"\xff" not in text:
         with pytest.raises(ValueError, match="--chat-template: the template, line"):
-            serve.read_template(text.decode())
+            read_template(text.decode(), "--chat-template")
 
 
 def test_where_nobody_can_listen(tmp_path: Path) -> None:

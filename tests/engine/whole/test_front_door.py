@@ -706,7 +706,7 @@ def test_short_arguments_of_speculation_are_keys_of_its_section() -> None:
     with pytest.raises(ValueError, match="spec_method is 'ngram', and speculative_config is given"):
         made = EngineArgs("storyteller-draft", **short, speculative_config={"method": "ngram"})
         made.create_engine_config()
-    with pytest.raises(ValueError, match=r"chat_template is vLLM's.* pass it to chat\(\)"):
+    with pytest.raises(ValueError, match=r"chat_template is vLLM's.* pass it to LLM\(\)"):
         EngineArgs("storyteller", chat_template="x").create_engine_config()  # type: ignore[call-arg]
 
 
@@ -767,6 +767,35 @@ def test_a_chat_takes_vllms_options(llm: LLM) -> None:
     assert len({tuple(output.prompt_token_ids) for (output,) in told}) == 1
     with pytest.raises(ValueError, match="content_format is 'openai'"):
         llm.chat(turns, params, chat_template_content_format="openai")
+
+
+def test_a_chat_template_of_the_whole_engine(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }} upon", encoding="utf-8")
+    llm = LLM("storyteller", chat_template=file, num_gpu_blocks=20)
+    chat = [{"role": "user", "content": "Once"}]
+    params = SamplingParams(max_tokens=1)
+    assert llm.chat(chat, params, use_tqdm=False)[0].prompt == "Once upon"
+    assert llm.chat(chat, params, use_tqdm=False, chat_template="Hi")[0].prompt == "Hi"
+    assert (llm.supported_tasks, llm.runner_type) == (("generate",), "generate")
+    with pytest.raises(ValueError, match="chat_template: there is no file"):
+        LLM("storyteller", chat_template=tmp_path / "none.jinja")
+
+
+@pytest.mark.parametrize("name", ["prompt_embeds", "token_type_ids", "encoder_prompt"])
+def test_what_a_prompt_brings_and_no_model_reads_is_refused(llm: LLM, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"the prompt's {name} is \[0\]; .*(model|models) "):
+        llm.generate({"prompt": "Once", name: [0]}, use_tqdm=False)
+
+
+def test_a_line_about_the_engine_is_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    args = EngineArgs("storyteller", num_gpu_blocks=20, disable_log_stats=False)
+    engine = LLMEngine.from_engine_args(args)
+    engine.add_request("r", "Once", SamplingParams(max_tokens=1))
+    engine.step()
+    with caplog.at_level("INFO", logger="mini_vllm"):
+        engine.do_log_stats()
+    assert "prompt throughput" in caplog.text
 
 
 def test_a_bar_of_the_callers_own(llm: LLM) -> None:
