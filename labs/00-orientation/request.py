@@ -260,8 +260,9 @@ class Request:
     def append_output_token_ids(self, token_ids: int | list[int]) -> None:
         """Append one sampled token, or several, to the output.
 
-        Both views grow (``output_token_ids`` and ``all_token_ids``), and every block that
-        this fills gets its hash (:meth:`update_block_hashes`).
+        Both lists grow in place (``output_token_ids`` and ``all_token_ids``): a copy for each
+        token would cost as much as the request is long. Every block that this fills gets its hash
+        (:meth:`update_block_hashes`).
 
         Source: vllm/v1/request.py#L216-L227 (Request.append_output_token_ids) @ v0.22.1
         """

@@ -217,6 +217,22 @@ def test_00_3_a_request_without_a_prompt(subject: Any) -> None:
 
 
 @FUZZ
+@given(sampled=st.lists(token_ids | st.lists(token_ids, max_size=4), min_size=1, max_size=5))
+def test_00_3_the_lists_grow_in_place(subject: Any, sampled: list[Any]) -> None:
+    """What was looked at before the first token is what has grown after the last."""
+    program = Program()
+    request = new_request(program, [1, 2])
+    names = ("output_token_ids", "all_token_ids")
+    held = [program.call("builtins:getattr", request, name) for name in names]
+    output: list[int] = []
+    for tokens in sampled:
+        request.append_output_token_ids(tokens)
+        output += tokens if isinstance(tokens, list) else [tokens]
+    program.see(held)
+    assert subject.run(program) == [[output, [1, 2, *output]]]
+
+
+@FUZZ
 @given(
     prompt=st.lists(token_ids, min_size=1, max_size=9),
     steps=st.lists(token_ids | st.lists(token_ids, max_size=7), max_size=8),

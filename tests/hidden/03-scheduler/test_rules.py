@@ -201,6 +201,20 @@ def test_03_2_any_numbers(
     same(subject, reference, p)
 
 
+@pytest.mark.parametrize("threshold", [0, 4])
+@pytest.mark.parametrize(("cap", "wanted"), [(9, 30), (9, 9), (9, 5), (2, 30), (2, 1), (0, 30)])
+def test_03_2_the_cap_of_the_step_counts(
+    subject: Any, threshold: int, cap: int, wanted: int
+) -> None:
+    """`long_prefill_cap` is not always the configured threshold: `schedule` raises it to a fair
+    share of the budget where the config asks for that, and a profile may lift it."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=20, long_prefill_token_threshold=threshold)
+    p.set(s, "long_prefill_cap", cap)
+    p.see(s._clamp_new_tokens(wanted, 7, 20))
+    assert subject.run(p) == [min(wanted, cap or wanted, 20)]
+
+
 def test_03_3_drafts_that_a_plan_holds_stay(subject: Any) -> None:
     """The victim loses its drafts. Their list may stand in a plan, which goes on to use it."""
     p = Program()
@@ -524,6 +538,56 @@ def test_03_4_who_has_finished_is_told_once(subject: Any) -> None:
     assert subject.run(p) == [True, {"a"}, False, set()]
 
 
+@pytest.mark.parametrize("length", [17, 30, 40])
+def test_03_4_a_running_request_has_the_cap_of_the_step(subject: Any, length: int) -> None:
+    """A fair share of the budget is 8 tokens here, for "a" is alone; the threshold is 3."""
+    p = Program()
+    s = scheduler(
+        p,
+        max_num_batched_tokens=8,
+        long_prefill_token_threshold=3,
+        long_prefill_token_threshold_adaptive=True,
+    )
+    s.add_request(request(p, "a", length))
+    s.schedule()
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [{"a": 8}]
+
+
+@pytest.mark.parametrize("watermark", [0.3, 0.6, 0.9])
+def test_03_4_a_running_request_may_have_every_block(subject: Any, watermark: float) -> None:
+    """The share of blocks that an admission leaves free is for those that run: "a" grows into all
+    of them, and is not preempted."""
+    p = Program()
+    s = scheduler(p, blocks=6, max_num_batched_tokens=8, watermark=watermark)
+    s.add_request(request(p, "a", 22, max_tokens=30))
+    for _ in range(3):
+        out = s.schedule()
+        s.update_from_output(out, {})
+        p.see(out.preempted_req_ids)
+    p.see(s.kv_cache_manager.num_free_blocks)
+    assert subject.run(p) == [[], [], [], 0]
+
+
+@pytest.mark.parametrize(("max_tokens", "late"), [(1, 0), (2, 1), (3, 2), (9, 2)])
+def test_03_4_a_token_that_is_still_sampled_is_computed(
+    subject: Any, max_tokens: int, late: int
+) -> None:
+    """With `async_scheduling`: two steps are planned before the first answer, and a third behind
+    it. The last token that `max_tokens` permits is never computed."""
+    p = Program()
+    s = scheduler(p, async_scheduling=True)
+    a = request(p, "a", 5, max_tokens=max_tokens)
+    s.add_request(a)
+    plans = [s.schedule(), s.schedule()]
+    for plan in plans:
+        p.see(plan.num_scheduled_tokens)
+    s.update_from_output(plans[0], {"a": [7]})
+    p.see(s.schedule().num_scheduled_tokens)
+    planned = [{"a": 1}] * late + [{}] * (2 - late)
+    assert subject.run(p) == [{"a": 5}, *planned]
+
+
 @many
 @given(data=st.data())
 def test_03_4_any_pressure(subject: Any, reference: Any, data: Any) -> None:
@@ -736,8 +800,10 @@ def test_03_5_any_prompts_at_once(subject: Any, reference: Any, data: Any) -> No
         blocks=data.draw(st.integers(4, 20)),
         max_num_batched_tokens=data.draw(st.integers(4, 30)),
         long_prefill_token_threshold=data.draw(st.sampled_from([0, 0, 3, 6])),
+        long_prefill_token_threshold_adaptive=data.draw(st.booleans()),
         enable_chunked_prefill=data.draw(st.booleans()),
         scheduler_reserve_full_isl=data.draw(st.booleans()),
+        watermark=data.draw(st.sampled_from([0.0, 0.0, 0.2])),
     )
     for name in "abcd":
         shared, own = data.draw(st.integers(0, 12)), data.draw(st.integers(1, 4))
@@ -748,6 +814,58 @@ def test_03_5_any_prompts_at_once(subject: Any, reference: Any, data: Any) -> No
     p.see(s.kv_cache_manager.prefix_cache_stats.hits)
     yours, theirs = subject.run(p), reference.run(p)
     assert yours == theirs
+
+
+@pytest.mark.parametrize(("number", "share"), [(1, 16), (2, 8), (3, 5), (5, 3), (8, 3)])
+def test_03_5_a_first_chunk_has_the_cap_of_the_step(subject: Any, number: int, share: int) -> None:
+    """A budget of 16, shared by so many prompts of 20 tokens; the threshold, 3, is the least."""
+    p = Program()
+    s = scheduler(
+        p,
+        blocks=60,
+        max_num_seqs=8,
+        long_prefill_token_threshold=3,
+        long_prefill_token_threshold_adaptive=True,
+    )
+    for i in range(number):
+        s.add_request(request(p, f"r{i}", 20))
+    p.see(s.schedule().num_scheduled_tokens)
+    counts = [min(share, 16 - share * i) for i in range(number)]
+    assert subject.run(p) == [{f"r{i}": n for i, n in enumerate(counts) if n > 0}]
+
+
+@pytest.mark.parametrize("preempted", [0, 1])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("watermark", "length", "admitted"),
+    [(0.3, 16, True), (0.3, 17, False), (0.5, 8, True), (0.5, 9, False), (0.0, 28, True)],
+)
+def test_03_5_an_admission_leaves_blocks_for_those_who_run(
+    subject: Any, watermark: float, length: int, admitted: bool, whole: bool, preempted: int
+) -> None:
+    """ "a" runs in 2 of 9 blocks of 4. "b", new or preempted before, is admitted if `watermark` of
+    the pool, whose 10 blocks include the null block, stays free behind it. "a" came when none ran,
+    and left nothing free."""
+    p = Program()
+    s = scheduler(
+        p,
+        blocks=9,
+        max_num_batched_tokens=32,
+        watermark=watermark,
+        scheduler_reserve_full_isl=whole,
+    )
+    s.add_request(request(p, "a", 7))
+    p.see(s.schedule().num_scheduled_tokens)
+    b = request(p, "b", length)
+    p.set(b, "num_preemptions", preempted)
+    s.add_request(b)
+    step = p.new("mini_vllm.core.step_plan:StepPlan", 32)
+    p.see(s._try_admit(step, b))
+    p.see(b.status.name)
+    p.see(step.num_scheduled_tokens)
+    plan = {"b": length} if admitted else {}
+    status = "RUNNING" if admitted else "WAITING"
+    assert subject.run(p) == [{"a": 7}, admitted, status, plan]
 
 
 def test_03_5_the_answer_is_yes_or_no(subject: Any) -> None:
@@ -1172,6 +1290,26 @@ def test_03_8_the_last_word_says_what_the_cache_has_spared(subject: Any, ending:
         p.see_each(outputs, name)
     reason = None if ending == "max_tokens" else "kv_capacity"
     assert subject.run(p) == [["b"], ["length"], [reason], [8], [1]]
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+def test_03_8_a_late_token_makes_its_block_findable(subject: Any, preempted: bool) -> None:
+    """With `async_scheduling`: the fourth token of "a" was unknown when its step was planned, so
+    its block gets a name in the update. A request that was preempted meanwhile has no blocks."""
+    p = Program()
+    s = scheduler(p, async_scheduling=True)
+    a = request(p, "a", [1, 2, 3], max_tokens=9)
+    s.add_request(a)
+    plans = [s.schedule(), s.schedule()]
+    if preempted:
+        s._preempt(a)
+    for plan in plans:
+        s.update_from_output(plan, {"a": p.call("builtins:list", [7])})
+    p.see(a.output_token_ids)
+    b = request(p, "b", [1, 2, 3, 7, 5])
+    b.set_block_hasher(s.kv_cache_manager.block_hasher)
+    p.see(s.kv_cache_manager.get_computed_blocks(b)[1])
+    assert subject.run(p) == [[7, 7], 0 if preempted else 4]
 
 
 def test_03_8_rejections_after_a_preemption(subject: Any, reference: Any) -> None:

@@ -10,8 +10,8 @@ def after_extensions(scheduler, request, num_computed, num_new):
 class Scheduler:
     def _clamp_new_tokens(self, num_new_tokens, num_computed_tokens, token_budget):
         limits = [num_new_tokens, token_budget, self.max_model_len - num_computed_tokens - 1]
-        if self.scheduler_config.long_prefill_token_threshold > 0:
-            limits.append(self.scheduler_config.long_prefill_token_threshold)
+        if self.long_prefill_cap > 0:
+            limits.append(self.long_prefill_cap)
         smallest = min(limits)
         return smallest if smallest > 0 else 0
 
@@ -59,9 +59,10 @@ class Scheduler:
                 return
             visited.add(request.request_id)
             done = request.num_computed_tokens
-            tokens = self._clamp_new_tokens(
-                request.num_tokens_with_spec - done, done, step.token_budget
-            )
+            lacking = request.num_tokens_with_spec - done
+            if self.async_scheduling and lacking < 1:
+                lacking = self._late_tokens(request)
+            tokens = self._clamp_new_tokens(lacking, done, step.token_budget)
             tokens = after_extensions(self, request, done, tokens)
             if tokens:
                 blocks = make_room(request, tokens)
@@ -82,15 +83,17 @@ class Scheduler:
         config, manager = self.scheduler_config, self.kv_cache_manager
         hits, cached = manager.get_computed_blocks(request)
         tokens = request.num_tokens - cached
-        if config.long_prefill_token_threshold > 0:
-            tokens = min(tokens, config.long_prefill_token_threshold)
+        if self.long_prefill_cap > 0:
+            tokens = min(tokens, self.long_prefill_cap)
         if tokens > step.token_budget:
             if not config.enable_chunked_prefill:
                 return False
             tokens = step.token_budget
         tokens = after_extensions(self, request, cached, tokens)
+        whole, asked = config.scheduler_reserve_full_isl, self._at_admission()
+        lookahead, reserved = asked.get("num_lookahead_tokens", 0), asked.get("reserved_blocks", 0)
         blocks = tokens and manager.allocate_slots(
-            request, tokens, cached, hits, 0, config.scheduler_reserve_full_isl
+            request, tokens, cached, hits, lookahead, whole, reserved
         )
         if blocks is None or not tokens:
             return False
@@ -160,6 +163,8 @@ class Scheduler:
                 accepted = len(tokens) - 1
                 request.num_computed_tokens -= guessed - accepted
             status = self._append_until_stop(request, tokens)
+            if self.async_scheduling and request in self.running:
+                self._publish(request)
             if status is not None:
                 ended[request] = status
                 reports.append(EngineCoreOutput.last(request, tokens, status))

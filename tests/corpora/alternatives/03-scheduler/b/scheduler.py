@@ -3,7 +3,7 @@
 
 class Scheduler:
     def _clamp_new_tokens(self, num_new_tokens, num_computed_tokens, token_budget):
-        threshold = self.scheduler_config.long_prefill_token_threshold or num_new_tokens
+        threshold = self.long_prefill_cap or num_new_tokens
         last_position = self.max_model_len - 2
         for limit in (threshold, token_budget, last_position - num_computed_tokens + 1):
             if num_new_tokens > limit:
@@ -33,6 +33,8 @@ class Scheduler:
                 continue
             computed = request.num_computed_tokens
             wanted = request.num_tokens_with_spec - computed
+            if self.async_scheduling:
+                wanted = wanted if wanted > 0 else self._late_tokens(request)
             wanted = self._clamp_new_tokens(wanted, computed, step.token_budget)
             for extension in self.extensions:
                 wanted = extension.limit_tokens(request, computed, wanted)
@@ -63,7 +65,7 @@ class Scheduler:
     def _try_admit(self, step, request):
         hits, found = self.kv_cache_manager.get_computed_blocks(request)
         rest = request.num_tokens - found
-        cap = self.scheduler_config.long_prefill_token_threshold
+        cap = self.long_prefill_cap
         chunk = rest if cap == 0 or rest < cap else cap
         whole = self.scheduler_config.enable_chunked_prefill is False
         if whole and chunk > step.token_budget:
@@ -79,6 +81,7 @@ class Scheduler:
             num_new_computed_tokens=found,
             new_computed_blocks=hits,
             full_sequence_must_fit=self.scheduler_config.scheduler_reserve_full_isl,
+            **self._at_admission(),
         )
         if given is None:
             return False
@@ -129,7 +132,7 @@ class Scheduler:
                 return RequestStatus.FINISHED_STOPPED
         limit = request.sampling_params.max_tokens
         limit = float("inf") if limit is None else limit
-        capped = count == limit or request.num_tokens == self.max_model_len  # none goes on after it
+        capped = count == limit or request.num_tokens >= self.max_model_len
         return RequestStatus.FINISHED_LENGTH_CAPPED if capped else None
 
     def _append_until_stop(self, request, token_ids):
@@ -147,7 +150,10 @@ class Scheduler:
             drafts = output.scheduled_spec_decode_tokens.get(request.request_id) or []
             if drafts and request.num_computed_tokens:
                 request.num_computed_tokens += len(tokens) - 1 - len(drafts)
-            return self._append_until_stop(request, tokens)
+            status = self._append_until_stop(request, tokens)
+            if self.async_scheduling and request.status is RequestStatus.RUNNING:
+                self._publish(request)
+            return status
 
         verdicts = {}
         for name in output.num_scheduled_tokens:

@@ -5,7 +5,7 @@ class Scheduler:
     def _clamp_new_tokens(self, num_new_tokens, num_computed_tokens, token_budget):
         positions = range(num_computed_tokens, self.max_model_len - 1)
         allowed = min(len(positions), token_budget) if token_budget > 0 else 0
-        threshold = self.scheduler_config.long_prefill_token_threshold
+        threshold = self.long_prefill_cap
         if threshold and allowed > threshold:
             allowed = threshold
         return allowed if num_new_tokens > allowed else max(num_new_tokens, 0)
@@ -48,8 +48,10 @@ class Scheduler:
                 return
             request, *others = requests
             computed = request.num_computed_tokens
+            lacks = request.num_tokens_with_spec - computed
+            late = self.async_scheduling and lacks <= 0
             number = self._clamp_new_tokens(
-                request.num_tokens_with_spec - computed, computed, step.token_budget
+                self._late_tokens(request) if late else lacks, computed, step.token_budget
             )
             for extension in self.extensions:
                 number = extension.limit_tokens(request, computed, number)
@@ -74,7 +76,7 @@ class Scheduler:
         hits, cached = self.kv_cache_manager.get_computed_blocks(request)
         missing = request.num_tokens - cached
         caps = [missing]
-        if threshold := self.scheduler_config.long_prefill_token_threshold:
+        if threshold := self.long_prefill_cap:
             caps.append(threshold)
         if min(caps) > step.token_budget and not self.scheduler_config.enable_chunked_prefill:
             return False
@@ -84,6 +86,7 @@ class Scheduler:
         arguments = {"num_new_computed_tokens": cached, "new_computed_blocks": hits}
         if self.scheduler_config.scheduler_reserve_full_isl:
             arguments["full_sequence_must_fit"] = True
+        arguments |= self._at_admission()
         admitted = number > 0 and (
             self.kv_cache_manager.allocate_slots(request, number, **arguments) is not None
         )
@@ -167,6 +170,8 @@ class Scheduler:
             if drafts and request.num_computed_tokens != 0:
                 request.num_computed_tokens -= rejected
             status = self._append_until_stop(request, tokens)
+            if self.async_scheduling and self.kv_cache_manager.req_to_blocks.get(name):
+                self._publish(request)
             if status is not None:
                 stopped[request] = status
                 return EngineCoreOutput.last(request, tokens, status)
