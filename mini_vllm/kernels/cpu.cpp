@@ -1123,15 +1123,15 @@ inline void add_whole(const X* x, const W* block, int first, i64 columns, i64 x_
 
 // Calls run(N, PARTS, t, first) until all tokens have met all parts of a block. A tile of registers that is
 // about as high as wide loads the fewest words for each product, so more tokens than fill the registers go
-// through strips of the block. Fewer go through it once, as memory likes it.
-template <class Run>
+// through strips of the block. Fewer go through it once, as memory likes it. Each sum takes SUMS_EACH registers.
+template <int SUMS_EACH = 1, class Run>
 void in_tiles(i64 tokens, const Run& run) {
     using Strip = std::integral_constant<int, STRIP / LANES>;
     using All = std::integral_constant<int, ROWS / LANES>;
     if (STRIP == ROWS || tokens <= AT_ONCE<ROWS>)
-        return in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) { run(n, All(), t, 0); });
+        return in_parties<AT_ONCE<SUMS_EACH * ROWS>>(tokens, [&](auto n, i64 t) { run(n, All(), t, 0); });
     for (int first = 0; first < All(); first += Strip())
-        in_parties<AT_ONCE<STRIP>>(tokens, [&](auto n, i64 t) { run(n, Strip(), t, first); });
+        in_parties<AT_ONCE<SUMS_EACH * STRIP>>(tokens, [&](auto n, i64 t) { run(n, Strip(), t, first); });
 }
 
 // ---------------------------------------------------------------- weights of 8 bits, x of 8 bits
@@ -1210,14 +1210,16 @@ struct Scaling {
         low = static_cast<float>(-m.middle) * scale;
         if (m.shifts) low += load(static_cast<const f16*>(m.shifts) + at);
     }
+    floats added(floats now, floats dot, float sum, bool has_low = true) const {
+        now += dot * scale;
+        return has_low ? now + sum * low : now;
+    }
     void add(float* to, floats dot, float sum, bool has_low = true) const {
-        floats now = load(to) + dot * scale;
-        if (has_low) now += sum * low;
-        *reinterpret_cast<floats*>(to) = now;
+        *reinterpret_cast<floats*>(to) = added(load(to), dot, sum, has_low);
     }
 };
 
-constexpr i64 MOST_GROUP = 256;  // columns, see `native.Matrix`
+constexpr i64 LEAST_GROUP = 8, MOST_GROUP = 256;  // columns, see `native.can_multiply_groups`
 
 // The columns of group g: of 4 bits eight share a word, of 8 bits each has a byte.
 inline const std::uint32_t* group_at(const std::uint32_t* block, const Matrix& m, i64 g) {
@@ -1227,43 +1229,72 @@ inline const std::int8_t* group_at(const std::int8_t* block, const Matrix& m, i6
     return block + g * m.group * ROWS;
 }
 
-// Few tokens take a group's columns out of their words as they go; for more that is done once.
+// Groups of a block that follow each other, with the scales of its rows.
+struct Groups {
+    i64 begin, count;
+    Scaling scalings[MOST_GROUP / LEAST_GROUP][ROWS / LANES];
+    Groups(const Matrix& m, i64 begin, i64 row) : begin(begin) {
+        const i64 left = m.columns / m.group - begin, most = MOST_GROUP / m.group;
+        count = left < most ? left : most;
+        for (i64 g = 0; g < count; ++g) {
+            __builtin_prefetch(static_cast<const f16*>(m.scales) + (begin + g) * m.rows + row + ROWS);
+            for (int p = 0; p < ROWS / LANES; ++p) scalings[g][p] = Scaling(m, begin + g, row + p * LANES);
+        }
+    }
+};
+
+// to[i, r] += the products of token + i with these groups, for N tokens and PARTS parts of the rows. The columns of
+// the g-th of them are columns_of(g).
+template <int N, int PARTS, class Columns>
+inline void add_of_groups(float* to, i64 stride, const Whole<std::int16_t>& x, i64 token, int part,
+                          const Groups& groups, const Matrix& m, const Columns& columns_of) {
+    const bool has_low = m.middle || m.shifts;
+    floats all[N][PARTS];
+    for (int i = 0; i < N; ++i)
+        for (int p = 0; p < PARTS; ++p) all[i][p] = load(to + i * stride + p * LANES);
+    for (i64 g = 0; g < groups.count; ++g) {
+        const i64 at = token * x.groups + groups.begin + g;
+        const auto add_scaled = [&](int i, int p, ints sum) {
+            const floats dot = __builtin_convertvector(sum, floats) * x.scale[at + i * x.groups];
+            const float scaled_sum = has_low ? x.scaled_sum[at + i * x.groups] : 0;
+            all[i][p] = groups.scalings[g][part + p].added(all[i][p], dot, scaled_sum, has_low);
+        };
+        add_whole<N, PARTS>(x.x + token * x.stride + (groups.begin + g) * m.group, columns_of(g), part, m.group,
+                            x.stride, add_scaled);
+    }
+    for (int i = 0; i < N; ++i)
+        for (int p = 0; p < PARTS; ++p) *reinterpret_cast<floats*>(to + i * stride + p * LANES) = all[i][p];
+}
+
+// sums[t, :ROWS] += x[first + t] . block, for `some` tokens. All of them meet as many groups as the fastest cache
+// holds before the next ones. Where there are registers for it, a token's sums stay in them meanwhile, beside those
+// of a group. Numbers of 4 bits are unpacked once for more tokens than fill the registers; else each tile of
+// registers takes them out of their words as it goes.
 template <class W>
 [[gnu::noinline]] void add_groups(float* sums, i64 stride, const Whole<std::int16_t>& x, const W* block,
                                   const Matrix& m, i64 row, i64 first, i64 some) {
+    constexpr int SUMS_EACH = REGISTERS < 32 ? 1 : 2;
     alignas(64) std::int16_t tile[MOST_GROUP * ROWS];
-    for (i64 g = 0; g < x.groups; ++g) {
-        const W* columns = group_at(block, m, g);
-        __builtin_prefetch(static_cast<const f16*>(m.scales) + g * m.rows + row + ROWS);  // of the next block
-        Scaling scalings[ROWS / LANES];
-        for (int p = 0; p < ROWS / LANES; ++p) scalings[p] = Scaling(m, g, row + p * LANES);
-        const bool has_low = m.middle || m.shifts;
-        const auto add = [&](const auto* weights) {
-            in_tiles(some, [&](auto n, auto parts, i64 t, int part) {
-                const i64 token = first + t, each = x.groups;
-                const float *scale = x.scale + token * each + g, *scaled_sum = x.scaled_sum + token * each + g;
-                const Scaling* own = scalings + part;
-                float* to = sums + t * stride + part * LANES;
-                const auto add_scaled = [=](int i, int p, ints sum) {
-                    own[p].add(to + i * stride + p * LANES,
-                               __builtin_convertvector(sum, floats) * scale[i * each],
-                               has_low ? scaled_sum[i * each] : 0, has_low);
-                };
-                add_whole<n, parts>(x.x + token * x.stride + g * m.group, weights, part, m.group, x.stride,
-                                    add_scaled);
+    for (i64 begin = 0; begin < x.groups; begin += MOST_GROUP / m.group) {
+        const Groups groups(m, begin, row);
+        const auto add = [&](const auto& columns_of) {
+            in_tiles<SUMS_EACH>(some, [&](auto n, auto parts, i64 t, int part) {
+                add_of_groups<n, parts>(sums + t * stride + part * LANES, stride, x, first + t, part, groups, m,
+                                        columns_of);
             });
         };
-        if (some <= AT_ONCE<ROWS>) {
-            add(columns);
+        if (BITS<W> == 8 || some <= AT_ONCE<ROWS>) {
+            add([&](i64 g) { return group_at(block, m, begin + g); });
             continue;
         }
-        expect(columns, m.group * ROWS * BITS<W> / 8);
-        for (i64 c = 0; c < m.group; c += 2)
+        const W* columns = group_at(block, m, begin);
+        expect(columns, groups.count * m.group * ROWS * BITS<W> / 8);
+        for (i64 c = 0; c < groups.count * m.group; c += 2)
             for (int p = 0; p < ROWS / LANES; ++p) {
                 const ints two = words_at(columns, c, p);
                 std::memcpy(tile + c * ROWS + p * 2 * LANES, &two, sizeof two);
             }
-        add(tile);
+        add([&](i64 g) { return tile + g * m.group * ROWS; });
     }
 }
 
@@ -1381,7 +1412,7 @@ void group_product(T* out, const T* x, const Matrix& m, i64 tokens, int threads)
     const auto add = [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
         add_groups(sums, stride, own, block_at(row), m, row, t, some);
     };
-    by_blocks(out, m.bias, tokens, m.rows, threads, add, MOST_TOKENS / 2);  // each group meets all sums again
+    by_blocks(out, m.bias, tokens, m.rows, threads, add, MOST_TOKENS / 2);  // sums are loaded more than once
 }
 
 // ---------------------------------------------------------------- a product with any weight
