@@ -90,20 +90,22 @@ class StepPlan:
         Source: vllm/v1/core/sched/scheduler.py#L1036-L1094 (Scheduler._make_cached_request_data)
         @ v0.22.1
         """
+        counts = self.num_scheduled_tokens
         known = self.running + self.resumed if self.resumed else self.running
+        admits = self.new or self.resumed  # if not, the plan has the running ids, in this order
         return SchedulerOutput(
             scheduled_new_reqs=[
                 NewRequestData.from_request(request, self.new_block_ids[request.request_id])
                 for request in self.new
             ],
             scheduled_cached_reqs=CachedRequestData(
-                req_ids=[request.request_id for request in known],
+                req_ids=[request.request_id for request in known] if admits else list(counts),
                 num_computed_tokens=[request.num_computed_tokens for request in known],
                 resumed_req_ids={request.request_id for request in self.resumed},
                 all_token_ids={r.request_id: list(r.all_token_ids) for r in self.resumed},
             ),
-            num_scheduled_tokens=self.num_scheduled_tokens,
-            total_num_scheduled_tokens=sum(self.num_scheduled_tokens.values()),
+            num_scheduled_tokens=counts,
+            total_num_scheduled_tokens=sum(counts.values()),
             scheduled_spec_decode_tokens=self.spec_decode_tokens,
             new_block_ids=self.new_block_ids,
             preempted_req_ids=[request.request_id for request in self.preempted],
