@@ -86,9 +86,9 @@ def make_engine_config(model: str | Path, **options: Unpack[EngineOptions]) -> E
         raise ValueError(refusal(config.model.model, args.architectures, config.model.hf_overrides))
     if config.model.dtype == "auto":
         require_one_of(f"{path}: dtype", args.dtype, DTYPES[1:])
+    read = max_seq_length(Path(config.model.model)) if config.model.pools else None
     if config.fits_max_model_len:
         most = args.max_position_embeddings
-        read = max_seq_length(Path(config.model.model)) if config.model.pools else None
         config = with_longest(config, min(most, read or most), options)
         config.check_budget()
     check_shape(config, args)

@@ -9,6 +9,7 @@ config_sentence_transformers.json    instructions before a text, by its purpose
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from mini_vllm.errors import show
 from mini_vllm.gguf import is_gguf
 from mini_vllm.json_files import parse_json, read_json
 
-STEPS = ("Transformer", "Pooling", "Normalize", "Dense")
+STEPS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+ORDER = re.compile("(Transformer )*Pooling (Dense )*(Normalize )*")
+"""The order of steps that is computed here. A dropout does nothing outside training."""
 ST_POOLING = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"}
 """Our names of pooling types, by those of sentence-transformers."""
 
@@ -72,11 +75,28 @@ def pooler_of(
             )
     if not steps:
         return PoolerConfig()
+    found = [kind for kind in kinds if kind != "Dropout"]
+    if not ORDER.fullmatch("".join(f"{kind} " for kind in found)):
+        raise ValueError(
+            f"{folder / 'modules.json'} has the steps {', '.join(found)}; another order than "
+            "Transformer, Pooling, Dense, Normalize is not supported"
+        )
     normalizes = "Normalize" in kinds
     if given.seq_pooling_type is not None:
         return PoolerConfig(use_activation=normalizes)
-    path = folder / str(steps[kinds.index("Pooling")].get("path")) / "config.json"
+    path = _file_of(steps[kinds.index("Pooling")], folder)
     return PoolerConfig(seq_pooling_type=_st_mode(read_json(path), path), use_activation=normalizes)
+
+
+def _file_of(step: Mapping[str, Any], folder: Path) -> Path:
+    """The `config.json` of a step. Raises FileNotFoundError if it is not there."""
+    path = folder / str(step.get("path")) / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder / 'modules.json'} has a step {_kind(step)!r}, whose file {path} is not "
+            "there; download it"
+        )
+    return path
 
 
 def _st_mode(entries: Mapping[str, Any], path: Path) -> str:
@@ -105,7 +125,7 @@ def dense_of(folder: Path) -> tuple[Dense, ...]:
 
 def _dense(step: Mapping[str, Any], folder: Path) -> Dense:
     """Source: vllm/model_executor/models/adapters.py#L40-L69 (_load_st_projector) @ v0.22.1"""
-    path = folder / str(step.get("path")) / "config.json"
+    path = _file_of(step, folder)
     entries = read_json(path)
     sizes: list[Any] = [entries.get(name) for name in ("in_features", "out_features")]
     if not all(type(size) is int and size > 0 for size in sizes):

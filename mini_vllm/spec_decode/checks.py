@@ -8,7 +8,7 @@ from typing import Any
 from mini_vllm import hub
 from mini_vllm.config import EngineConfig
 from mini_vllm.errors import show
-from mini_vllm.model.config import ModelArgs, load_config, read_json
+from mini_vllm.model.config import ModelArgs, load_config, read_config
 from mini_vllm.model.config_rules import is_integer
 
 
@@ -33,7 +33,7 @@ def check_drafter(config: EngineConfig, target: ModelArgs) -> None:
     if speculative.method == "medusa":
         _check_heads(folder, target, speculative.num_speculative_tokens)
         return
-    args = load_config(folder)
+    args = _read_args(folder, speculative.method)
     if speculative.method == "eagle":
         for name in ("hidden_size", "vocab_size"):
             ours, wanted = getattr(args, name), getattr(target, name)
@@ -50,6 +50,17 @@ def check_drafter(config: EngineConfig, target: ModelArgs) -> None:
         )
     else:
         _check_can_draft(folder, args)
+
+
+def _read_args(folder: Path, method: str | None) -> ModelArgs:
+    """The shape of a drafter. An EAGLE head has an architecture of its own; if another entry is
+    wrong, that one is named."""
+    try:
+        return load_config(folder)
+    except ValueError as error:
+        if method == "eagle" and isinstance(error.__cause__, ValueError):
+            raise error.__cause__ from None
+        raise
 
 
 def _check_can_draft(folder: Path, args: ModelArgs) -> None:
@@ -77,20 +88,26 @@ CANNOT_DRAFT = {
 """By what a model's class supports."""
 
 
+MOST_HEADS = 128
+"""Of Medusa; a request may have so many drafts in a step. And layers of a head."""
+
+
 def _check_heads(folder: Path, target: ModelArgs, k: int) -> None:
-    heads = read_json(folder / "config.json")
+    heads = read_config(folder)
     if heads.get("hidden_size") != target.hidden_size:
         raise ValueError(
-            f"the heads in {str(folder)!r} read hidden states of {heads.get('hidden_size')} "
-            f"numbers; the model's have {target.hidden_size}; use heads that were trained for "
-            "this model"
+            f"the heads in {str(folder)!r} read hidden states of "
+            f"{show(heads.get('hidden_size'))} numbers; the model's have {target.hidden_size}; use "
+            "heads that were trained for this model"
         )
-    num_heads: Any = heads.get("num_heads")
-    if not is_integer(num_heads):
-        raise ValueError(
-            f"{folder / 'config.json'}: num_heads is {show(num_heads)}; it must be a whole number; "
-            "is this a folder of Medusa heads?"
-        )
+    for name, value in (("num_heads", None), ("num_hidden_layers", 1)):
+        value = heads.get(name, value)
+        if not is_integer(value) or not 1 <= value <= MOST_HEADS:
+            raise ValueError(
+                f"{folder / 'config.json'}: {name} is {show(value)}; it must be a whole number of "
+                f"1 to {MOST_HEADS}; is this a folder of Medusa heads?"
+            )
+    num_heads: Any = heads["num_heads"]
     if k > num_heads:
         raise ValueError(
             f"num_speculative_tokens is {k}, but {str(folder)!r} has {num_heads} heads, one for "

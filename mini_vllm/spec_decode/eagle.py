@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
-from mini_vllm.model.build import default_dtype, resolve_dtype
+from mini_vllm.model.build import check_floating, default_dtype, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.interface import KVCacheSpec
 from mini_vllm.model.layers import Build, Linear, to_compute_dtype, weights_dtype
@@ -52,13 +52,24 @@ class EagleHead(nn.Module):
     def load(
         cls, folder: Path, target: LlamaForCausalLM, backend: AttentionBackend, dtype: str
     ) -> EagleHead:
-        """Read ``config.json`` and the weights; on the target's device."""
+        """Read ``config.json`` and the weights; on the target's device.
+
+        Raises ValueError for tensors that such a head does not have or lacks, or that are damaged.
+        """
         args = load_config(folder)
         device = target.model.norm.weight.device
         own_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device)
         with device, default_dtype(own_dtype):
             head = cls(args, target, Build(backend)).requires_grad_(False).eval()
-        load_weights(head, folder)  # type: ignore[arg-type]
+        try:
+            check_floating(folder)
+            load_weights(head, folder)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ValueError(
+                f"the EAGLE head cannot be used: {error}; a head has fc.weight and one whole layer "
+                "with both norms, and nothing else: the target's embedding, last norm and output "
+                "head are used"
+            ) from error
         for module in head.modules():
             if module is not head and hasattr(module, "process_weights_after_loading"):
                 module.process_weights_after_loading()

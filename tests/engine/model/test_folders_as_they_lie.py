@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mini_vllm import bundled
+from mini_vllm import LLM, bundled
 from mini_vllm.config import EngineConfig
 from mini_vllm.model.checkpoint import read_header, weight_files
 from mini_vllm.model.checkpoint_files import load_tokenizer
@@ -129,3 +129,55 @@ def test_a_folder_without_a_tokenizer_says_why(
         (folder / name).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"{says}.*pass tokenizer=FOLDER"):
         load_tokenizer(folder)
+
+
+HEADS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] = {
+    "a tensor less": ("medusa", lambda t: t.pop("blocks.0.layers.0.bias"), r"first 'blocks\.0"),
+    "a head of its own": ("medusa", lambda t: t.update(x=torch.ones(1)), "not have, first 'x'"),
+    "integers": (
+        "medusa",
+        lambda t: t.update({"blocks.0.layers.0.bias": torch.ones(192, dtype=torch.int8)}),
+        "has dtype I8; the model holds it as torch.float32",
+    ),
+    "a wrong shape": (
+        "medusa", lambda t: t.update({"blocks.0.layers.0.bias": torch.ones(5)}), r"has shape \[5\]"
+    ),
+    "as published": (
+        "eagle",
+        lambda t: t.pop("layers.0.input_layernorm.weight"),
+        "EAGLE head cannot be used: .*input_layernorm.*; a head has fc.weight and one whole layer",
+    ),
+    "bytes": (
+        "eagle",
+        lambda t: t.update({"fc.weight": torch.ones(192, 384).to(torch.float8_e4m3fn)}),
+        "'fc.weight' in .* has dtype F8_E4M3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_draft_are_checked_as_models_are(name: str, tmp_path: Path) -> None:
+    method, change, says = HEADS[name]
+    folder = Path(shutil.copytree(bundled.path(f"storyteller-{method}"), tmp_path / "head"))
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    drafts = {"method": method, "model": str(folder), "num_speculative_tokens": 2}
+    with pytest.raises(ValueError, match=says):
+        LLM("storyteller", num_gpu_blocks=8, max_model_len=64, speculative_config=drafts)
+
+
+@pytest.mark.parametrize(("method", "entries", "says"), [
+    ("medusa", {"num_hidden_layers": None}, "num_hidden_layers is None; it must be a whole number"),
+    ("medusa", {"hidden_size": "192"}, "read hidden states of '192' numbers"),
+    ("eagle", {"num_hidden_layers": 2}, "layer_types has 1 entries"),
+])  # fmt: skip
+def test_the_entry_of_a_head_that_is_wrong_is_named(
+    method: str, entries: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(bundled.path(f"storyteller-{method}"), tmp_path / "head"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **entries}))
+    drafts = {"method": method, "model": str(folder), "num_speculative_tokens": 2}
+    with pytest.raises(ValueError, match=says):
+        LLM("storyteller", num_gpu_blocks=8, max_model_len=64, speculative_config=drafts)

@@ -145,6 +145,17 @@ def test_steps_that_are_not_known_are_refused(tmp_path: Path) -> None:
     add_steps(folder, "pooling_mode_lasttoken", "LSTM")
     with pytest.raises(ValueError, match="has a step 'LSTM'; known are Transformer"):
         make_engine_config(folder)
+    add_steps(folder, "pooling_mode_lasttoken", "Normalize", "Dense")
+    with pytest.raises(ValueError, match=r"steps .*Pooling, Normalize, Dense; another order than"):
+        make_engine_config(folder)
+    add_steps(folder, "pooling_mode_lasttoken", "Dropout", "Normalize")
+    assert make_engine_config(folder).pooler.use_activation
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(ValueError, match="do_lower_case is true"):
+        make_engine_config(folder, max_model_len=32)
+    (folder / "1_Pooling/config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"a step 'Pooling', whose file .* is not there"):
+        make_engine_config(folder)
 
 
 def test_a_dense_step_is_a_product(tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ BAD: list[tuple[Any, str]] = [
     (3, "must be an object"),
     (METHODS["medusa"] | {"num_speculative_tokens": 5}, "use at most 4"),
     (METHODS["medusa"] | {"num_speculative_tokens": 2, "model": "storyteller-eagle"},
-     "config.json: num_heads is None; it must be a whole number; is this a folder of Medusa"),
+     "config.json: num_heads is None; it must be a whole number of 1 to 128; is this a fold"),
     (METHODS["draft_model"] | {"num_speculative_tokens": 2, "model": "storyteller-eagle"},
      "the draft model in '.*storyteller-eagle': .* is it a head of method 'eagle'"),
 ]  # fmt: skip
