@@ -171,24 +171,19 @@ def check_shape(
     check_drafter(config, args)
 
 
-def with_async_scheduling(
-    config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler]
-) -> EngineConfig:
-    """The configuration with `async_scheduling` decided by the device; see `combinations`."""
+def settled(config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler]) -> EngineConfig:
+    """The configuration as an engine runs it, checked, with what device, model and scheduler
+    decide: `dtype`, `async_scheduling` and `disable_hybrid_kv_cache_manager`.
+
+    Raises ValueError or OSError as `check_shape` and `with_supported_dtype` do.
+    """
     from mini_vllm.model.registry import resolve_model_class
 
+    check_shape(config, args, scheduler_cls)
+    config = with_supported_dtype(config, args)
     works_behind = platform_of(config.model.device).streams is not None
     supports = resolve_model_class(args.architectures).supports
-    return combinations.settle_async_scheduling(config, supports, scheduler_cls, works_behind)
-
-
-def with_hybrid_kv_cache(
-    config: EngineConfig, args: ModelArgs, scheduler_cls: type[Scheduler] = Scheduler
-) -> EngineConfig:
-    """The configuration with `disable_hybrid_kv_cache_manager` decided; see `combinations`."""
-    from mini_vllm.model.registry import resolve_model_class
-
-    supports = resolve_model_class(args.architectures).supports
+    config = combinations.settle_async_scheduling(config, supports, scheduler_cls, works_behind)
     return combinations.settle_hybrid_kv_cache(config, args, supports, scheduler_cls)
 
 

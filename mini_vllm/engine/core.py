@@ -33,13 +33,7 @@ from mini_vllm.core.scheduler_output import (
     accepted_drafts,
 )
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
-from mini_vllm.engine.checked_config import (
-    check_shape,
-    load_model_args,
-    with_async_scheduling,
-    with_hybrid_kv_cache,
-    with_supported_dtype,
-)
+from mini_vllm.engine.checked_config import load_model_args, settled
 from mini_vllm.engine.parts.adapters import EngineAdapters
 from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.engine.parts.images import make_image_processor, with_encoder_limits
@@ -123,10 +117,7 @@ class EngineCore:
         load_general_plugins()  # a process of its own has none yet
         config = settle_runner(config)
         self.model_args = load_model_args(config.model)
-        check_shape(config, self.model_args, scheduler_cls)
-        config = with_supported_dtype(config, self.model_args)
-        config = with_async_scheduling(config, self.model_args, scheduler_cls)
-        config = with_hybrid_kv_cache(config, self.model_args, scheduler_cls)
+        config = settled(config, self.model_args, scheduler_cls)
         self.image_processor = make_image_processor(config, self.model_args)
         if self.image_processor is not None:
             config = with_encoder_limits(config, self.image_processor.largest)

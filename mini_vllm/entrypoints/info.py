@@ -18,8 +18,9 @@ import torch
 
 import mini_vllm
 from mini_vllm.attention import get_backend
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine.checked_config import make_engine_config, with_hybrid_kv_cache
+from mini_vllm.config import EngineConfig, combinations
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.engine.startup import with_blocks
 from mini_vllm.entrypoints.cli_options import engine_options_of
 from mini_vllm.hub import in_units
@@ -66,8 +67,8 @@ def describe(model: str | Path, **options: Any) -> dict[str, Any]:
     config = make_engine_config(model, **(options | {"load_format": "dummy"}))
     device = pick_device(config.model.device)
     skeleton = build_empty(config, device)
-    config = with_hybrid_kv_cache(config, skeleton.config)
     spec, args = skeleton.kv_cache_spec(), skeleton.config
+    config = combinations.settle_hybrid_kv_cache(config, args, skeleton.supports, Scheduler)
     layout = CacheLayout.of(spec, config)
     weights, read = weight_bytes(skeleton, device)
     block_bytes, block_size = layout.block_bytes, layout.block_size
