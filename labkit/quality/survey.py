@@ -7,6 +7,7 @@
     baselines     answers that take no thought (None, 0, nothing, the first argument): must fail
     seeds         the reference under fresh seeds: it must pass each time
     fresh         (`--only fresh`) tasks whose questions differ from seed to seed
+    own           (`--only own`) named mistakes that cost the points of their own task
 
 `--write` keeps the rows in `tests/corpora/mutants/quality.json`, which docs/instructors.md shows.
 
@@ -105,10 +106,10 @@ def hidden(
 
 
 def caught(result: public.PhaseResult) -> bool:
-    """A test failed. A suite that did not load has caught nothing."""
+    """A test failed. A suite that did not load has caught nothing, nor has a skipped test."""
     if result.broken:
         raise RuntimeError(f"the hidden suite did not load: {result.broken[-400:]}")
-    return any(test.outcome not in ("passed", "not run") for test in result.tests)
+    return any(test.outcome not in ("passed", "not run", "skipped") for test in result.tests)
 
 
 def noticed(phase: Phase, task: str, module: str, text: str, seed: int) -> bool:
@@ -275,6 +276,21 @@ def row_of_mistakes(phase: Phase, seed: int, jobs: int) -> Line:
     return Line("named", len(known) - len(wrong), len(known), len(known), wrong)
 
 
+def row_of_own_tasks(phase: Phase, number: int, seed: int, jobs: int) -> Line:
+    """The named mistakes again, or a sample of them, each by the hidden tests of its own task
+    alone: points are given by task, and a failure in another one costs none of this one's."""
+    known = mistakes.load(phase)
+
+    def seen_by(mutant: Mutant) -> bool:
+        result = hidden(phase, {mutant.module: mutant.text}, seed, True, [mutant.exercise])
+        return caught(result)
+
+    chosen = sample(known, number, seed)
+    verdicts = at_work(f"{phase.number} mistakes by task", chosen, seen_by, jobs)
+    wrong = [mutant.name for mutant, seen in verdicts if not seen]
+    return Line("own", len(chosen) - len(wrong), len(chosen), len(known), wrong)
+
+
 def row_of_alternatives(phase: Phase, seed: int, jobs: int) -> Line:
     names = alternatives.names(phase)
     built = [(name, alternatives.build(phase, name)) for name in names]
@@ -356,8 +372,9 @@ def questions(phase: Phase, seed: int) -> dict[str, set[str]]:
 
 # ---------------------------------------------------------------- the command
 PARTS = ("changes", "named", "alternatives", "baselines", "seeds")
-OTHERS = ("again", "fresh")
-"""Parts that are asked for by name: survivors tried again, and inputs that a constant fails."""
+OTHERS = ("again", "fresh", "own")
+"""Parts that are asked for by name: survivors tried again, inputs that a constant fails, and
+mistakes by their own tasks."""
 RECORD = "tests/corpora/mutants/quality.json"
 PAGE = "docs/instructors.md"
 
@@ -374,6 +391,7 @@ def measure(
         "baselines": lambda: row_of_baselines(phase, seed, jobs),
         "seeds": lambda: row_of_seeds(phase, seeds, seed, jobs),
         "fresh": lambda: row_of_fresh_inputs(phase, seed),
+        "own": lambda: row_of_own_tasks(phase, number, seed, jobs),
     }
     return [rows[part]() for part in parts]
 
@@ -419,7 +437,9 @@ def passes(line: Line) -> bool:
 @polite
 def main(
     phases: list[str] = typer.Argument(None, help="default: all that are ready"),
-    number: int = typer.Option(25, "--sample", help="changes a phase; 0 = all of them"),
+    number: int = typer.Option(
+        25, "--sample", help="changes a phase, or mistakes with --only own; 0 = all of them"
+    ),
     seeds: int = typer.Option(3, help="fresh seeds for the reference"),
     seed: int = typer.Option(1, help="draws the sample and the seeds"),
     only: str = typer.Option(

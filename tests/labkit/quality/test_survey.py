@@ -331,6 +331,28 @@ def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyP
         quality.row_of_changes_again(copy, 1, 1)
 
 
+def test_a_mistake_is_judged_by_its_own_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the tests of the mistake's own task are run, and a test that was skipped has found
+    nothing."""
+    phase = COURSE.phase("00")
+    outcomes = {"00.1": "passed", "00.2": "skipped"}
+    asked = []
+
+    def hidden(phase: Phase, texts: object, seed: int, stop: bool, tasks: list[str]) -> PhaseResult:
+        asked.extend(tasks)
+        (task,) = tasks
+        outcome = outcomes.get(task, "failed")
+        return PhaseResult(phase, [public.Test("t", "t", "t", task, outcome)])
+
+    monkeypatch.setattr(quality, "hidden", hidden)
+    line = quality.row_of_own_tasks(phase, 0, 1, 1)
+    known = mistakes.load(phase)
+    assert asked == [mistake.exercise for mistake in known]
+    assert line.wrong == [m.name for m in known if m.exercise in outcomes]
+    assert line.good == len(known) - len(line.wrong)
+    assert quality.row_of_own_tasks(phase, 9, 1, 1).total == 9
+
+
 def test_an_equivalent_that_leaves_a_sample_makes_room_for_one(
     copy: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
