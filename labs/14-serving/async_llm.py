@@ -89,6 +89,20 @@ class Stream:
     collector: RequestOutputCollector
     child_ids: list[str]
 
+    @property
+    def request_id(self) -> str:
+        """vLLM's name of ``external_id``."""
+        return self.external_id
+
+    async def get(self) -> RequestOutput:
+        """The next output, for scripts that read what :meth:`AsyncLLM.add_request` returned as in
+        vLLM; :meth:`AsyncLLM.outputs` also closes the request when its reader leaves."""
+        return await self.collector.get()
+
+    def get_nowait(self) -> RequestOutput | None:
+        """The next output if it is there; else None."""
+        return self.collector.get_nowait()
+
 
 class AsyncLLM(OnlinePooling, EngineControls):
     """Serves many requests at once; each is an async iterator of its outputs.

@@ -9,28 +9,31 @@ from mini_vllm.errors import bad_value
 
 SLEEP_TAGS = frozenset({"weights", "kv_cache"})
 """What level 1 of sleep gives back, in vLLM's words."""
+SCHEDULING = frozenset({"scheduling"})
+"""What level 0 of sleep stops: requests are taken, and none is computed."""
 
 
 def check_tags(tags: Sequence[str] | None) -> frozenset[str]:
     """What `wake_up` is to bring back: all of it without tags.
 
     Raises:
-        RequestError: for a text in place of a list, and for a tag that level 1 does not have.
+        RequestError: for a text in place of a list, and for a tag that no level has.
     """
     if not tags:
-        return SLEEP_TAGS
+        return SLEEP_TAGS | SCHEDULING
     given = {tags} if isinstance(tags, str) else set(tags)
-    if isinstance(tags, str) or given - SLEEP_TAGS:
-        raise bad_value("tags", tags, "it must be None, or a list of 'weights' and 'kv_cache'")
+    if isinstance(tags, str) or given - SLEEP_TAGS - SCHEDULING:
+        rule = "it must be None, or a list of 'weights', 'kv_cache' and 'scheduling'"
+        raise bad_value("tags", tags, rule)
     return frozenset(given)
 
 
 def check_sleep(level: int, mode: str) -> None:
     """Raises ValueError for a kind of sleep that there is not."""
-    if level != 1:
-        raise bad_value("level", level, "only level 1 is supported")
-    if mode not in ("abort", "wait"):
-        raise bad_value("mode", mode, "it must be 'abort' or 'wait'")
+    if level not in (0, 1):
+        raise bad_value("level", level, "it must be 0 (wait) or 1 (give memory back)")
+    if mode not in ("abort", "wait") and (level, mode) != (0, "keep"):
+        raise bad_value("mode", mode, "it must be 'abort' or 'wait', or 'keep' with level 0")
 
 
 def check_reset(reset_running_requests: bool, reset_connector: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.config.vllm_names import refuse
 from mini_vllm.engine.control_checks import (
+    SCHEDULING,
     SLEEP_TAGS,
     check_reset,
     check_seconds,
@@ -150,8 +151,10 @@ class EngineControls(ABC):
         Other calls wait meanwhile.
 
         Args:
-            level: only 1; see vLLM for the others.
-            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
+            level: 1; with 0 all memory stays, and requests wait. vLLM's 2, which forgets the
+                weights, is not supported.
+            mode: of unfinished requests: "abort" them, "wait" until they have finished, or, at
+                level 0, "keep" them.
 
         Raises:
             ValueError: for another level or mode.
@@ -161,32 +164,37 @@ class EngineControls(ABC):
         check_sleep(level, mode)
         if self._asleep:
             return
-        self._asleep = SLEEP_TAGS
+        self._asleep = SLEEP_TAGS if level == 1 else SCHEDULING
         try:
-            await self.pause_generation(mode=mode)
-            await self.call("sleep")
+            await self.pause_generation(mode=mode, clear_cache=level == 1)
+            if level == 1:
+                await self.call("sleep")
         except BaseException:
             self._asleep = frozenset()
             raise
-        self.stats.sleep_changed(is_asleep=True)
+        if level == 1:
+            self.stats.sleep_changed(is_asleep=True)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """End :meth:`sleep`, or a part of it. The cache is empty afterwards.
 
         Args:
-            tags: what to take memory for: "weights", "kv_cache", or both. Requests go on when both
-                are back, one call after the other or at once.
+            tags: what to take memory for: "weights", "kv_cache", or both; "scheduling" ends
+                level 0.
+                Requests go on when all is back, one call after the other or at once.
 
         Raises:
             ValueError: for another tag.
         """
         if not (wanted := check_tags(tags) & self._asleep):
             return
-        await self.call("wake_up", sorted(wanted))
+        if memory := wanted & SLEEP_TAGS:
+            await self.call("wake_up", sorted(memory))
         self._asleep -= wanted
         if self._asleep:
             return
-        self.stats.sleep_changed(is_asleep=False)
+        if memory:
+            self.stats.sleep_changed(is_asleep=False)
         await self.resume_generation()
 
     async def is_sleeping(self) -> bool:

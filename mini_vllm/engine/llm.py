@@ -523,6 +523,7 @@ class LLM(OfflinePooling):
 
         Raises:
             TypeError: for another type. What is queued stays so.
+            ValueError: while the engine sleeps. What is queued stays so.
 
         Source: vllm/entrypoints/llm.py#L547-L568 (LLM.wait_for_completion) @ v0.22.1
         """
@@ -531,6 +532,8 @@ class LLM(OfflinePooling):
                 f"output_type is {show(output_type)}; what enqueue() has queued has RequestOutput; "
                 "call encode() for a pooling model"
             )
+        if self._enqueued:
+            self._check_runs()
         outputs, self._enqueued = self._enqueued, []
         try:
             self._complete(outputs, use_tqdm)
@@ -657,8 +660,15 @@ class LLM(OfflinePooling):
         return outputs
 
     def _check_awake(self) -> None:
-        if self.engine.is_sleeping():
+        if not self.engine.takes_requests():
             raise ValueError("the engine sleeps; call wake_up() first")
+
+    def _check_runs(self) -> None:
+        if self.engine.is_sleeping():
+            raise ValueError(
+                "the engine sleeps at level 0, so nothing is computed; call "
+                "wake_up(['scheduling']) first"
+            )
 
     def _complete(self, outputs: Sequence[RequestOutput], use_tqdm: Progress) -> None:
         """Step until these have finished and the KV that they save for other engines is written."""
@@ -672,6 +682,7 @@ class LLM(OfflinePooling):
         """Step until these have finished; yields how many of them each step has ended."""
         unfinished = {output.request_id for output in outputs if not output.finished}
         while unfinished:
+            self._check_runs()
             stepped = self.engine.step() or outputs  # no output: they may have ended otherwise
             ended = unfinished & {output.request_id for output in stepped if output.finished}
             unfinished -= ended
@@ -687,6 +698,7 @@ class LLM(OfflinePooling):
         while waiting:
             grown = [output for output in waiting if _size(output) != sizes[output.request_id]]
             if not grown:
+                self._check_runs()
                 self.engine.step()
             for output in grown:
                 sizes[output.request_id] = _size(output)

@@ -279,8 +279,11 @@ class LLMEngine(OfflineControls):
         Of a pooling model they are :class:`~mini_vllm.pooling_outputs.PoolingRequestOutput`; the
         type is that of texts, so that a script which reads texts need not ask.
 
-        If anything stops it, the next call goes on where this one stopped.
+        If anything stops it, the next call goes on where this one stopped. While the engine sleeps
+        at level 0, nothing is computed, and nothing returned.
         """
+        if self.is_sleeping():
+            return []
         processor = self.output_processor
         outputs: dict[str, RequestOutput] = {}
         try:

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mini_vllm.engine.clients.client import EngineClient
-from mini_vllm.engine.control_checks import SLEEP_TAGS, check_reset, check_sleep, check_tags
+from mini_vllm.engine.control_checks import (
+    SCHEDULING,
+    SLEEP_TAGS,
+    check_reset,
+    check_sleep,
+    check_tags,
+)
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.profile import check_profiler_config, profiled, trace_file
 
@@ -65,8 +71,10 @@ class OfflineControls(ABC):
         """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
 
         Args:
-            level: only 1; see vLLM for the others.
-            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
+            level: 1; with 0 all memory stays, requests are taken, and no step computes anything.
+                vLLM's 2, which forgets the weights, is not supported.
+            mode: of unfinished requests: "abort" them, "wait" until they have finished, or, at
+                level 0, "keep" them.
 
         Raises:
             ValueError: for another level or mode.
@@ -78,28 +86,36 @@ class OfflineControls(ABC):
             return
         if mode == "abort":
             self.abort_requests()
-        while self.has_unfinished_requests():
+        while mode != "keep" and self.has_unfinished_requests():
             self.step()
-        self.client.call("sleep")
-        self._asleep = SLEEP_TAGS
+        if level == 1:
+            self.client.call("sleep")
+        self._asleep = SLEEP_TAGS if level == 1 else SCHEDULING
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """End :meth:`sleep`, or a part of it. The cache is empty afterwards.
 
         Args:
-            tags: what to take memory for: "weights", "kv_cache", or both. The engine answers
-                requests again when both are back, one call after the other or at once.
+            tags: what to take memory for: "weights", "kv_cache", or both; "scheduling" ends
+                level 0.
+                The engine answers requests again when all is back, one call after the other or at
+                once.
 
         Raises:
             ValueError: for another tag.
         """
         if wanted := check_tags(tags) & self._asleep:
-            self.client.call("wake_up", sorted(wanted))
+            if memory := wanted & SLEEP_TAGS:
+                self.client.call("wake_up", sorted(memory))
             self._asleep -= wanted
 
     def is_sleeping(self) -> bool:
         """Whether any part is still asleep."""
         return bool(self._asleep)
+
+    def takes_requests(self) -> bool:
+        """Whether requests may be queued: the engine is awake, or asleep at level 0."""
+        return not self._asleep & SLEEP_TAGS
 
     # ------------------------------------------------------------------ recordings
 

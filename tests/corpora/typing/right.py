@@ -21,6 +21,7 @@ from mini_vllm import (
     EngineDeadError,
     EngineGenerateError,
     LLMEngine,
+    ModelRegistry,
     PoolingOutput,
     PoolingParams,
     PoolingRequestOutput,
@@ -51,7 +52,8 @@ from mini_vllm.sample.custom import (
 )
 from mini_vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 
-print(mini_vllm.__version__, mini_vllm.LLM, VllmConfig, AsyncArgs, V1AsyncLLM, Dead)
+print(mini_vllm.__version__, mini_vllm.__version_tuple__[0], ModelRegistry.get_supported_archs())
+print(mini_vllm.LLM, VllmConfig, AsyncArgs, V1AsyncLLM, Dead)
 print(AdapterLogitsProcessor, RequestLogitsProcessor, process_dict_updates)
 
 

@@ -18,7 +18,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.observability.several import together
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from tests.engine.pace import PACED, PATIENCE, Brake
 
 SMALL: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks": 64}
@@ -87,6 +87,24 @@ def test_a_second_loop_is_served_as_the_first(engine: AsyncLLM) -> None:
 
     asyncio.run(leave())
     assert asyncio.run(ask(engine)).finished
+
+
+def test_what_add_request_returns_can_be_read(engine: AsyncLLM) -> None:
+    async def read() -> list[Any]:
+        params = SamplingParams(
+            max_tokens=2, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        stream = await engine.add_request("r9", "Once", params)
+        assert stream.get_nowait() is None
+        return [stream.request_id, await asyncio.wait_for(stream.get(), PATIENCE)]
+
+    request_id, output = asyncio.run(read())
+    assert (request_id, output.request_id, output.finished) == ("r9", "r9", True)
+
+
+def test_a_prompt_is_tokenized_as_its_caller_says(engine: AsyncLLM) -> None:
+    output = asyncio.run(ask(engine, tokenization_kwargs={"truncate_prompt_tokens": 2}))
+    assert output.prompt_token_ids == engine.get_tokenizer().encode("Once upon a time")[-2:]
 
 
 def test_who_it_is(engine: AsyncLLM) -> None:
@@ -211,6 +229,18 @@ def test_whoever_leaves_while_all_are_held_is_gone_at_once(engine: AsyncLLM, bra
             assert set(told(engine, gauge).values()) == {0.0}
         await engine.resume_generation()
         assert (await ask(engine)).finished
+
+    asyncio.run(work())
+
+
+def test_at_level_0_requests_wait_and_keep_their_cache(engine: AsyncLLM) -> None:
+    async def work() -> None:
+        await engine.sleep(level=0)
+        late = asyncio.create_task(ask(engine))
+        await asyncio.sleep(0.1)
+        assert await engine.is_sleeping() and not late.done()
+        await engine.wake_up(["scheduling"])
+        assert (await late).finished and not await engine.is_sleeping()
 
     asyncio.run(work())
 

@@ -397,7 +397,7 @@ def test_sleep_and_wake_up(llm: LLM) -> None:
     assert llm.engine.is_sleeping(), "its pool is not back"
     with pytest.raises(ValueError, match="the engine sleeps; call wake_up"):
         llm.generate(PROMPTS, use_tqdm=False)
-    for tags in ("weights", ["scheduling"], ["weights", "kv"]):
+    for tags in ("weights", ["weights", "kv"]):
         with pytest.raises(ValueError, match="it must be None, or a list of 'weights'"):
             llm.wake_up(tags)
     llm.wake_up(["kv_cache"])
@@ -406,12 +406,32 @@ def test_sleep_and_wake_up(llm: LLM) -> None:
     llm.wake_up()
     assert texts(llm) == before
     for values, message in (
-        (dict(level=2), "only level 1"),
+        (dict(level=2), "level is 2; it must be 0"),
         (dict(mode="keep"), "must be 'abort'"),
     ):
         with pytest.raises(ValueError, match=message):
             llm.sleep(**values)
     assert not llm.engine.has_unfinished_requests()
+
+
+def test_at_level_0_requests_are_taken_and_wait(llm: LLM) -> None:
+    before = texts(llm)
+    llm.sleep(level=0)
+    llm.enqueue(PROMPTS, SamplingParams(**GREEDY))
+    assert llm.engine.is_sleeping() and llm.engine.step() == []
+    for call in (llm.wait_for_completion, lambda: texts(llm)):
+        with pytest.raises(ValueError, match=r"level 0, .* call wake_up\(\['scheduling'\]\)"):
+            call()
+    llm.wake_up(tags=["scheduling"])
+    queued = llm.wait_for_completion(use_tqdm=False)
+    assert [output.outputs[0].text for output in queued[-3:]] == before
+    llm.engine.add_request("r", PROMPTS[0], SamplingParams(max_tokens=3))
+    llm.sleep(level=0, mode="keep")
+    assert llm.engine.has_unfinished_requests()
+    llm.sleep(level=0)
+    llm.wake_up()
+    while llm.engine.has_unfinished_requests():
+        llm.engine.step()
 
 
 def test_a_profile_is_written_where_the_user_says(tmp_path: Path) -> None:
