@@ -311,7 +311,7 @@ def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
     Packed weights are random bits, and all their scales are equal.
     """
     for name, parameter in model.named_parameters():
-        if name.endswith(("g_idx", "weight_shape")):
+        if name.endswith(("g_idx", "weight_shape", "qzeros")):
             continue  # their initial values are valid
         if "scale" in name.rpartition(".")[2]:
             parameter.data.fill_(0.0025)

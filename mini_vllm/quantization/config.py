@@ -557,11 +557,11 @@ ONLINE: dict[str, QuantizationConfig] = {
 
 
 def find_quantization(config: Mapping[str, Any]) -> Any:
-    """The quantisation entry of a `config.json`: under either name, or in the `text_config` of a
-    vision-language model."""
+    """The quantisation entry of a `config.json`: by one of its names, of which the last is MLX's,
+    or in the `text_config` of a vision-language model."""
     text = config.get("text_config")
     for home in (config, text if isinstance(text, Mapping) else {}):
-        for name in ("quantization_config", "compression_config"):
+        for name in ("quantization_config", "compression_config", "quantization"):
             if home.get(name):
                 return home[name]
     return None
@@ -602,9 +602,8 @@ def get_quantization_config(
     method = str(found.get("quant_method", "")).lower()
     method = ALIASES.get(method, method)
     if method not in FORMATS:
-        is_old = not method and any(key.startswith("load_in_") for key in found)
         raise ValueError(
-            f"{file}: quant_method is {'bitsandbytes' if is_old else method!r}; supported are "
+            f"{file}: quant_method is {method or _unnamed(found)!r}; supported are "
             f"{sorted(FORMATS)}; take the model in full precision, with quantization='int8' if it "
             "shall be small, or quantise it with `oneshot`"
         )
@@ -625,6 +624,13 @@ def get_quantization_config(
             warn_if_left_over(method, file)  # the other says so itself
     config.in_file = file_names(dtypes, table(family(whole)).names)
     return config
+
+
+def _unnamed(found: Mapping[str, Any]) -> str:
+    """The format of entries that do not name it: of older bitsandbytes, or of MLX."""
+    if any(key.startswith("load_in_") for key in found):
+        return "bitsandbytes"
+    return "mlx" if {"bits", "group_size"} <= found.keys() else ""
 
 
 @functools.cache

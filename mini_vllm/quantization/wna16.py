@@ -63,6 +63,12 @@ class Scheme:
     act_order: bool = False
 
 
+_NO_SHARES = (
+    "{!r} has its columns in groups by g_idx (act_order): a share of them has no whole groups; use "
+    "tensor_parallel_size=1"
+)
+
+
 class WNA16LinearMethod:
     """The `LinearMethod` of one layer whose weights are packed.
 
@@ -79,10 +85,7 @@ class WNA16LinearMethod:
         self.dtype = torch.get_default_dtype()
         groups = self._num_groups(layer)
         if scheme.act_order and layer.parts[0].in_ != layer.whole_parts[0].in_:
-            raise ValueError(
-                f"{layer.prefix!r} has its columns in groups by g_idx (act_order): a share of them "
-                "has no whole groups; use tensor_parallel_size=1"
-            )
+            raise ValueError(_NO_SHARES.format(layer.prefix))
         if scheme.act_order or scheme.format.startswith("gptq"):
             name = "weight_g_idx" if scheme.format == "compressed-tensors" else "g_idx"
             in_order = torch.arange(layer.input_size, dtype=torch.int32) // (
@@ -196,9 +199,20 @@ class WNA16LinearMethod:
             return unpack_awq(layer.qweight).T, scale, unpack_awq(layer.qzeros).T
         stored = unpack_int32(layer.qweight, scheme.bits, 0, layer.input_size).T
         if scheme.symmetric:
+            self._check_zeros(layer)
             return stored, scale, torch.full_like(scale, middle, dtype=torch.int32)
         is_v2 = scheme.format == "gptq_v2"
         return stored, scale, unpack_gptq_zeros(layer.qzeros, scheme.bits, is_v2).T
+
+    def _check_zeros(self, layer: Linear) -> None:
+        """Raise ValueError if zero points differ, which are equal in a symmetric file. Their value
+        is not checked: some tools write it one too large."""
+        zeros = unpack_int32(layer.qzeros, self.scheme.bits, 1, sum(layer.output_sizes))
+        if zeros.numel() and zeros.min() != zeros.max():
+            raise ValueError(
+                f"{layer.prefix!r} has zero points from {zeros.min()} to {zeros.max()}, and "
+                "quantization_config says sym, which means one for all; set sym to false"
+            )
 
     def _check_shape(self, layer: Linear) -> None:
         """Raise ValueError if `weight_shape` is neither that of a projection nor of the stacked
@@ -212,11 +226,14 @@ class WNA16LinearMethod:
                 )
 
     def _column_order(self, layer: Linear) -> Tensor | None:
-        """The columns sorted by group; None if they are in order. Groups must be equally large."""
-        if not self.scheme.act_order:
+        """The columns sorted by group; None if they are in order. Groups must be equally large.
+
+        Some GPTQ files have columns in an order of their own although their config says no
+        `desc_act`; the file counts, as in transformers.
+        """
+        g_idx = getattr(layer, "weight_g_idx", getattr(layer, "g_idx", None))
+        if g_idx is None or (not self.scheme.act_order and self._is_in_order(layer, g_idx)):
             return None
-        g_idx = getattr(layer, "weight_g_idx", None)
-        g_idx = layer.g_idx if g_idx is None else g_idx
         if (g_idx != g_idx[0]).any():
             raise ValueError(
                 f"{layer.prefix!r}: the projections that are stacked have different g_idx; "
@@ -231,6 +248,17 @@ class WNA16LinearMethod:
             )
         order = torch.argsort(g_idx[0], stable=True)
         return None if torch.equal(order, torch.arange(len(order), device=order.device)) else order
+
+    def _is_in_order(self, layer: Linear, g_idx: Tensor) -> bool:
+        """Whether groups follow one another. Raises ValueError if not, and this rank has a share
+        of the columns."""
+        size = layer.input_size // self._num_groups(layer)
+        in_order = torch.arange(layer.input_size, device=g_idx.device) // size
+        if (g_idx - g_idx[:, :1] == in_order).all():
+            return True
+        if layer.parts[0].in_ != layer.whole_parts[0].in_:
+            raise ValueError(_NO_SHARES.format(layer.prefix))
+        return False
 
     # ------------------------------------------------------------ products
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -100,8 +100,8 @@ def _check_heads(folder: Path, target: ModelArgs, k: int) -> None:
             f"{show(heads.get('hidden_size'))} numbers; the model's have {target.hidden_size}; use "
             "heads that were trained for this model"
         )
-    for name, value in (("num_heads", None), ("num_hidden_layers", 1)):
-        value = heads.get(name, value)
+    for name, default in (("num_heads", None), ("num_hidden_layers", 1)):
+        value: Any = heads.get(name, default)
         if not is_integer(value) or not 1 <= value <= MOST_HEADS:
             raise ValueError(
                 f"{folder / 'config.json'}: {name} is {show(value)}; it must be a whole number of "

@@ -114,7 +114,7 @@ def _preset(scheme: str, group_size: int | None) -> Preset:
 def _fitting(preset: Preset, model: LlamaForCausalLM, ignore: Sequence[str]) -> Preset:
     """The preset with a group size that divides all rows, if one of at least LEAST_GROUP does."""
     layers = [(name, each) for name, each in model.named_modules() if isinstance(each, Linear)]
-    names = {name: model.checkpoint_prefix(name) for name, _ in layers}
+    names = {name: _in_file(model, name) for name, _ in layers}
     columns = {
         each.input_size
         for name, each in layers
@@ -176,6 +176,11 @@ def load_original(source: Path) -> LlamaForCausalLM:
         ).requires_grad_(False)
     load_parts(model, source)
     return model
+
+
+def _in_file(model: LlamaForCausalLM, name: str) -> str:
+    """The checkpoint's name of our layer; a family renames whole pieces between dots."""
+    return model.checkpoint_prefix(f"{name}.").removesuffix(".")
 
 
 def always_kept(model: LlamaForCausalLM) -> list[str]:
@@ -267,7 +272,7 @@ def _quantize_all(
     for name, _ in model.named_parameters():
         prefix, _, kind = name.rpartition(".")
         module = model.get_submodule(prefix)
-        in_file = model.checkpoint_prefix(prefix)
+        in_file = _in_file(model, prefix)
         if (
             not isinstance(module, Linear)
             or kind == "bias"

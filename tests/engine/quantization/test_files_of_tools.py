@@ -18,6 +18,7 @@ from benchmarks.families.record import read
 from benchmarks.families.tiny import draw
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.quantization import config as configs
+from mini_vllm.quantization.oneshot import oneshot
 from tests.engine.quantization.formats import (
     Packed,
     awq,
@@ -36,8 +37,8 @@ FORMS: dict[str, tuple[dict[str, Any], Any]] = {
 NOT_LINEAR = re.compile(r"embed|lm_head|router|gate\.weight|conv1d|norm")
 
 
-def tokens(folder: Path) -> list[list[int]]:
-    llm = LLM(folder, skip_tokenizer_init=True, max_model_len=32, num_gpu_blocks=40)
+def tokens(folder: Path, **options: Any) -> list[list[int]]:
+    llm = LLM(folder, skip_tokenizer_init=True, max_model_len=32, num_gpu_blocks=40, **options)
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     asked = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
     return [list(each.outputs[0].token_ids) for each in llm.generate(asked, params)]
@@ -134,6 +135,30 @@ def test_the_format_may_stand_under_its_newer_name(tmp_path: Path) -> None:
     assert tokens(folder) == tokens(folder / "plain")
 
 
+def test_an_order_of_columns_counts_though_the_config_is_silent(tmp_path: Path) -> None:
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        order = np.random.default_rng(columns).permutation(np.arange(columns) // 8)
+        packed = Packed(rows, columns, 4, 8, True, order, seed)
+        return gptq(packed), packed.weight
+
+    folder = write(tmp_path, FORMS["gptq"][0], pack, changes=LLAMA)
+    assert tokens(folder) == tokens(folder / "plain")
+    with pytest.raises(ValueError, match=r"a share of them has no whole groups"):
+        tokens(folder, tensor_parallel_size=2)
+
+
+def test_zero_points_that_differ_are_not_symmetric(tmp_path: Path) -> None:
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        packed = Packed(rows, columns, 4, 8, False, None, seed)
+        return gptq(packed), packed.weight
+
+    folder = write(tmp_path, FORMS["gptq"][0], pack, changes=LLAMA)
+    with pytest.raises(ValueError, match=r"zero points from \d+ to \d+, and .* set sym to false"):
+        tokens(folder)
+    change(folder, sym=False)
+    assert tokens(folder) == tokens(folder / "plain")
+
+
 @pytest.mark.parametrize("form", ["gptq", "awq"])
 def test_a_left_over_entry_is_said_once(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -161,6 +186,7 @@ def test_rules_and_files_that_contradict_each_other_are_named(tmp_path: Path) ->
 @pytest.mark.parametrize(("entries", "says"), [
     ({"quant_method": "torchao"}, "quant_method is 'torchao'"),
     ({"load_in_4bit": True}, "quant_method is 'bitsandbytes'"),
+    ({"bits": 4, "group_size": 64, "mode": "affine"}, "quant_method is 'mlx'"),
 ])  # fmt: skip
 def test_another_format_is_refused_with_a_way_out(
     entries: dict[str, Any], says: str, tmp_path: Path
@@ -170,6 +196,17 @@ def test_another_format_is_refused_with_a_way_out(
     whole.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=says + r".*quantization='int8'"):
         tokens(tmp_path)
+
+
+def test_oneshot_and_the_loader_name_layers_alike(tmp_path: Path) -> None:
+    write_family(tmp_path, "phi", "gptq", "nothing")
+    folder = oneshot(
+        tmp_path / "plain", tmp_path / "out", group_size=8, ignore=["lm_head", "re:.*dense"]
+    )
+    names = load_file(folder / "model.safetensors").keys()
+    assert "model.layers.0.self_attn.dense.weight" in names
+    assert "model.layers.0.mlp.fc1.weight_packed" in names
+    assert len(tokens(folder)) == len(PROMPTS)
 
 
 def test_a_file_of_modelopt_is_named(tmp_path: Path) -> None:
