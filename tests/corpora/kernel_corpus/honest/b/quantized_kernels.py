@@ -1,4 +1,5 @@
-"""Other right kernels: products the other way round; a word is read once for all it holds."""
+"""Other right kernels: products the other way round; a word is read once for all it holds. In an
+order of requests the last head of each comes first."""
 
 import triton
 import triton.language as tl
@@ -116,10 +117,15 @@ def paged_decode_int8_kernel(
     output_ptr, query_ptr, key_cache_ptr, value_cache_ptr, block_table_ptr, seq_lens_ptr,
     query_stride, table_stride, scale, window,
     BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    GROUP_TILE: tl.constexpr, DIM_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
+    GROUP_TILE: tl.constexpr, DIM_TILE: tl.constexpr, KEY_TILE: tl.constexpr, order_ptr=None,
 ):  # fmt: skip
     request = tl.program_id(0).to(tl.int64)
-    heads = tl.program_id(1) * GROUP + tl.arange(0, GROUP_TILE)
+    kv_head = tl.program_id(1)
+    if order_ptr is not None:
+        begun = kv_head * tl.num_programs(0) + tl.program_id(0)
+        request = tl.load(order_ptr + begun // tl.num_programs(1))
+        kv_head = tl.num_programs(1) - 1 - begun % tl.num_programs(1)
+    heads = kv_head * GROUP + tl.arange(0, GROUP_TILE)
     dim = tl.arange(0, DIM_TILE)
     mine = (tl.arange(0, GROUP_TILE) < GROUP)[None, :] & (dim < HEAD_DIM)[:, None]
     at = request * query_stride + heads[None, :] * HEAD_DIM + dim[:, None]
@@ -134,7 +140,7 @@ def paged_decode_int8_kernel(
         entry = request * table_stride + position // BLOCK_SIZE
         block = tl.load(block_table_ptr + entry, mask=seen, other=0).to(tl.int64)
         slot = block * BLOCK_SIZE + position % BLOCK_SIZE
-        place = (slot * tl.num_programs(1) + tl.program_id(1)) * (HEAD_DIM + 4)
+        place = (slot * tl.num_programs(1) + kv_head) * (HEAD_DIM + 4)
         there = seen[:, None] & (dim < HEAD_DIM)[None, :]
         key = tl.load(key_cache_ptr + place[:, None] + dim[None, :], mask=there, other=0)
         scores = tl.dot(key.to(query.dtype), query, input_precision="ieee")  # [KEY_TILE, GROUP]
