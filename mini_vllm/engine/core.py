@@ -26,6 +26,7 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
     ExpertLoad,
+    GrammarOutput,
     ModelRunnerOutput,
     RequestTimes,
     SchedulerOutput,
@@ -41,7 +42,6 @@ from mini_vllm.engine.parts.kv import EngineKV
 from mini_vllm.engine.parts.limits import PromptLimits
 from mini_vllm.engine.startup import make_ready, say_limits
 from mini_vllm.engine.step import step
-from mini_vllm.engine.turn import Turn
 from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
@@ -344,9 +344,7 @@ class EngineCore:
             EngineDeadError: if a worker among several has failed, or is gone.
         """
         if self.batch_queue_size == 1 and not self.batch_queue:
-            masks = self.structured_output_manager.get_grammar_output
-            turn = Turn(self.scheduler.has_requests, self.plan_step, masks, self.take_in)
-            return step(turn, self.executor)
+            return step(Turn(self), self.executor)
         has_requests = self.scheduler.has_requests
         outputs = step_with_batch_queue(
             self.batch_queue, self.batch_queue_size, has_requests, self._submit, self._finish
@@ -558,6 +556,26 @@ class EngineCore:
         self.structured_output_manager.clear_backend()
         self.kv.shutdown()
         self.executor.shutdown()
+
+
+class Turn:
+    """An engine as the scheduler of one :func:`~mini_vllm.engine.step.step`: with all that it does
+    around its scheduler's calls."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core, self.has_requests = core, core.scheduler.has_requests
+
+    def schedule(self) -> SchedulerOutput:
+        self.batch = self.core.plan_step()
+        return self.batch.plan.without_padding()
+
+    def get_grammar_bitmask(self, plan: SchedulerOutput) -> GrammarOutput | None:
+        return self.core.structured_output_manager.get_grammar_output(self.batch.plan)
+
+    def update_from_output(
+        self, plan: SchedulerOutput, result: ModelRunnerOutput
+    ) -> list[EngineCoreOutput]:
+        return self.core.take_in(self.batch, result)
 
 
 def with_last_position(config: EngineConfig) -> SchedulerConfig:
