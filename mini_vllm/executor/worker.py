@@ -45,7 +45,7 @@ from mini_vllm.plugins import load_general_plugins
 from mini_vllm.pooling.pooler import Pooler, make_pooler
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sample.custom import load_classes
-from mini_vllm.worker.adapters import RunnerAdapters, WorkerAdapters, check_slots
+from mini_vllm.worker.adapters import WorkerAdapters, check_slots
 from mini_vllm.worker.cache_layout import CacheLayout
 from mini_vllm.worker.cuda_graphs import make_buckets
 from mini_vllm.worker.group_tables import GroupTables
@@ -330,7 +330,7 @@ class Worker(WorkerAdapters):
         if self.pooler is not None:
             self.model_runner.pooler = RunnerPooler(self.pooler)
         if self.lora is not None:
-            self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
+            self.model_runner.lora = self.lora
         if limits.async_scheduling and self.config.parallel.backend == "uni":
             self.model_runner.late = LateResults(self.model_runner.batch, self.device)
         if self.drafter is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -11,11 +10,9 @@ from torch import nn
 from mini_vllm.config import LoRAConfig
 from mini_vllm.core.scheduler_output import ModelRunnerOutput
 from mini_vllm.lora.slots import LoRAModelManager, bytes_of_slots
+from mini_vllm.worker.input_batch import CachedRequestState
 from mini_vllm.worker.kv_cache import reclaimable_memory
 from mini_vllm.worker.step_inputs import StepInputs
-
-if TYPE_CHECKING:
-    from mini_vllm.worker.runner_frame import RunnerFrame
 
 
 def check_slots(model: nn.Module, lora_config: LoRAConfig, device: torch.device) -> None:
@@ -33,29 +30,20 @@ def check_slots(model: nn.Module, lora_config: LoRAConfig, device: torch.device)
         )
 
 
-class RunnerAdapters:
-    """Hands a step's adapters to the manager that owns the slots.
-
-    Args:
-        manager: of this rank.
-        runner: has the requests; ``lora_name`` of each is the key of its adapter.
-    """
-
-    def __init__(self, manager: LoRAModelManager, runner: RunnerFrame) -> None:
-        self.manager, self.runner = manager, runner
-
-    def prepare_capture(self) -> None:
-        """Let the layers launch their kernels although no token has an adapter."""
-        self.manager.prepare_capture()
-
-    def map(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
-        """Write the token-to-slot mapping; requests that cannot be served go to ``failed``."""
-        names = [self.runner.requests[req_id].lora_name for req_id in inputs.req_ids]
-        failed = self.manager.map(names, inputs.metadata.query_lens_cpu)
-        if failed:
-            for req_id, name in zip(inputs.req_ids, names, strict=True):
-                if name in failed:
-                    result.failed[req_id] = failed[name]
+def map_adapters(
+    manager: LoRAModelManager,
+    requests: Mapping[str, CachedRequestState],
+    inputs: StepInputs,
+    result: ModelRunnerOutput,
+) -> None:
+    """Give each token of a step the slot of its request's adapter, whose key is ``lora_name``;
+    requests that cannot be served go to ``failed``."""
+    names = [requests[req_id].lora_name for req_id in inputs.req_ids]
+    failed = manager.map(names, inputs.metadata.query_lens_cpu)
+    if failed:
+        for req_id, name in zip(inputs.req_ids, names, strict=True):
+            if name in failed:
+                result.failed[req_id] = failed[name]
 
 
 class WorkerAdapters:

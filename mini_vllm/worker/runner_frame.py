@@ -30,9 +30,11 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed.pipeline import PipelineStage, missing_tokens
+from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.platforms.transfer import Transfer, on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
+from mini_vllm.worker.adapters import map_adapters
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_uniform_decode
 from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
@@ -47,7 +49,7 @@ from mini_vllm.worker.sample_step import (
     report_prompts,
     sampler_of,
 )
-from mini_vllm.worker.slots import Adapters, Connector, Images, Speculator
+from mini_vllm.worker.slots import Connector, Images, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ class RunnerFrame(ABC):
         self.group_tables: GroupTables | None = None
         """If the model's layers remember differently."""
         self.images: Images | None = None
-        self.lora: Adapters | None = None
+        self.lora: LoRAModelManager | None = None
         self.connector: Connector | None = None
         self.speculator: Speculator | None = None
         self.pipeline: PipelineStage | None = None
@@ -172,7 +174,7 @@ class RunnerFrame(ABC):
             if self.images is not None:
                 self.images.apply(inputs, state.result)
             if self.lora is not None:
-                self.lora.map(inputs, state.result)
+                map_adapters(self.lora, self.requests, inputs, state.result)
             state.inputs, state.hidden = inputs, self._forward(inputs)
             if state.hidden is not None:
                 if self.kv_cache.is_mixed:

@@ -1,8 +1,8 @@
 """Protocols of the runner's features whose modules cannot be imported here.
 
-The modules of images, adapters and the connector import the runner, so importing them would be a
-circle; :mod:`mini_vllm.spec_decode` is on a floor above the worker. The runner calls all features
-in the one order that :meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
+The modules of images and the connector import the runner, so importing them would be a circle;
+:mod:`mini_vllm.spec_decode` is on a floor above the worker. The runner calls all features in the
+one order that :meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
 """
 
 from __future__ import annotations
@@ -34,16 +34,6 @@ class Images(Protocol):
 
     def restart(self) -> None:
         """Drop all encodings: an interrupted step was undone."""
-
-
-class Adapters(Protocol):
-    """Sets which adapter each token uses."""
-
-    def prepare_capture(self) -> None:
-        """Let the layers launch their kernels although no token has an adapter."""
-
-    def map(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
-        """Write the mapping of tokens to slots; requests that cannot be served go to ``failed``."""
 
 
 class Connector(Protocol):
