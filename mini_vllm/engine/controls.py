@@ -145,6 +145,15 @@ class EngineControls(ABC):
         check_reset(reset_running_requests, reset_connector)
         return bool(await self.call("reset_prefix_cache", reset_running_requests))
 
+    async def reset_mm_cache(self) -> None:
+        """Forget the patches of recent images, which the next turn of a chat would use again."""
+        self.input_processor.reset_mm_cache()
+
+    async def reset_encoder_cache(self) -> None:
+        """Forget the encodings of all images, for the encoder's weights have changed. Requests that
+        run are computed anew; `reset_prefix_cache` forgets keys and values."""
+        await self.call("reset_encoder_cache")
+
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
 

@@ -496,6 +496,15 @@ class EngineCore:
             self.undo()  # to the state of this moment: only what was computed is lost
         return self.scheduler.reset_prefix_cache()
 
+    def reset_encoder_cache(self) -> None:
+        """Forget the encodings of all images, for the encoder's weights may have changed. Requests
+        that run wait, with the output they have, and are computed anew.
+
+        Source: vllm/v1/engine/core.py#L638-L656 (EngineCore.reset_encoder_cache) @ v0.22.1
+        """
+        if self.image_processor is not None:
+            self.undo()
+
     def flush_kv(self) -> None:
         """Return when other engines can find all KV that is to be saved."""
         self.kv.flush()

@@ -104,6 +104,11 @@ class InputProcessor:
         """What the model can be asked for, in vLLM's words."""
         return ("generate",) if self.pooling is None else self.pooling.tasks
 
+    def reset_mm_cache(self) -> None:
+        """Forget the patches of recent images; they are made anew when an image comes again."""
+        if self.images is not None:
+            self.images.forget_patches()
+
     def use_processors(self, given: Sequence[str | type] | None) -> None:
         """Have logits processors of a user's own look at every request's parameters first."""
         if given:

@@ -552,6 +552,11 @@ class LLM(OfflinePooling):
         :meth:`~mini_vllm.engine.offline_controls.OfflineControls.reset_prefix_cache`."""
         return self.engine.reset_prefix_cache(reset_running_requests, reset_connector)
 
+    def reset_mm_cache(self) -> None:
+        """Forget the patches of recent images; see
+        :meth:`~mini_vllm.engine.offline_controls.OfflineControls.reset_mm_cache`."""
+        self.engine.reset_mm_cache()
+
     def start_profile(self, profile_prefix: str | None = None) -> None:
         """Record every operation until :meth:`stop_profile`, for https://ui.perfetto.dev.
 

@@ -18,6 +18,7 @@ from mini_vllm.engine.control_checks import (
     check_sleep,
     check_tags,
 )
+from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.profile import check_profiler_config, profiled, trace_file
 
@@ -30,6 +31,7 @@ class OfflineControls(ABC):
     """
 
     client: EngineClient
+    input_processor: InputProcessor
 
     def __init__(self, profiler_config: Mapping[str, Any] | None = None) -> None:
         self.profiler_config = check_profiler_config(profiler_config)
@@ -66,6 +68,15 @@ class OfflineControls(ABC):
         """
         check_reset(reset_running_requests, reset_connector)
         return bool(self.client.call("reset_prefix_cache", reset_running_requests))
+
+    def reset_mm_cache(self) -> None:
+        """Forget the patches of recent images, which the next turn of a chat would use again."""
+        self.input_processor.reset_mm_cache()
+
+    def reset_encoder_cache(self) -> None:
+        """Forget the encodings of all images, for the encoder's weights have changed. Requests that
+        run are computed anew; `reset_prefix_cache` forgets keys and values."""
+        self.client.call("reset_encoder_cache")
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.

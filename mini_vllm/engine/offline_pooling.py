@@ -152,6 +152,26 @@ class OfflinePooling:
         )
         return [ClassificationRequestOutput.from_base(output) for output in outputs]
 
+    def reward(
+        self,
+        prompts: Prompts,
+        /,
+        *,
+        pooling_params: PoolingParamsFor = None,
+        use_tqdm: Progress = True,
+        lora_request: LoRARequests = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """:meth:`encode` with ``pooling_task="token_classify"``, vLLM's older name."""
+        return self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            pooling_task="token_classify",
+            tokenization_kwargs=tokenization_kwargs,
+        )
+
     def score(
         self,
         data_1: str | Sequence[str],

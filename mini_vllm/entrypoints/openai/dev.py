@@ -20,7 +20,8 @@ from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.state import ServerState
 
 CONTROLS = (
-    "/pause", "/resume", "/is_paused", "/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping",
+    "/pause", "/resume", "/is_paused", "/reset_prefix_cache", "/reset_mm_cache",
+    "/reset_encoder_cache", "/sleep", "/wake_up", "/is_sleeping",
 )  # fmt: skip
 RECORDINGS = ("/start_profile", "/stop_profile")
 PATHS = CONTROLS + RECORDINGS
@@ -107,6 +108,16 @@ def _add_pause(app: FastAPI, state: ServerState) -> None:
     @app.get("/is_paused")
     async def is_paused() -> dict[str, bool]:
         return {"is_paused": await engine.is_paused()}
+
+    @app.post("/reset_mm_cache")
+    async def reset_mm_cache() -> Response:
+        await engine.reset_mm_cache()
+        return Response(status_code=HTTPStatus.OK)
+
+    @app.post("/reset_encoder_cache")
+    async def reset_encoder_cache() -> Response:
+        await engine.reset_encoder_cache()
+        return Response(status_code=HTTPStatus.OK)
 
     @app.post("/reset_prefix_cache")
     async def reset_prefix_cache(

@@ -125,7 +125,8 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
         server.client.post("/pause?mode=abort")
         thread.join()
         assert sorted("abort" in text for _, text in answers) == [False, False, True, True]
-        assert server.client.post("/reset_prefix_cache").status_code == 200
+        for name in ("prefix", "mm", "encoder"):
+            assert server.client.post(f"/reset_{name}_cache").status_code == 200
         server.client.post("/resume")
         assert server.client.get("/is_paused").json() == {"is_paused": False}
         assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200

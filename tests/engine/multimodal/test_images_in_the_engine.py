@@ -226,6 +226,18 @@ def test_a_picture_is_processed_once(folder: Path) -> None:
     assert llm.engine.input_processor.images.num_processed == 1
 
 
+def test_caches_of_pictures_are_forgotten_on_request(folder: Path) -> None:
+    llm = load(folder)
+    (before,) = llm.generate([prompt(picture(1))], GREEDY, use_tqdm=False)
+    llm.reset_mm_cache()
+    llm.engine.reset_encoder_cache()
+    runner, manager = llm.engine.core.model_runner, llm.engine.core.scheduler.encoder_cache_manager
+    assert runner.encoder_cache == {} and manager is not None and not manager.cached
+    (after,) = llm.generate([prompt(picture(1))], GREEDY, use_tqdm=False)
+    assert after.outputs[0].token_ids == before.outputs[0].token_ids
+    assert llm.engine.input_processor.images.num_processed == 2
+
+
 def test_threads_prepare_pictures_beside_each_other(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,7 @@ def test_classes_equal_those_of_transformers(tmp_path: Path, way: str) -> None:
     assert_equal([output.outputs.probs for output in raw], logits)
     (tokens,) = llm.encode([PROMPTS[1]], pooling_task="token_classify", use_tqdm=False)
     assert_equal([tokens.outputs.data[-1]], probs[1:2])
+    assert llm.reward(PROMPTS[1:2], use_tqdm=False)[0].outputs == tokens.outputs
     with pytest.raises(ValueError, match="Embedding API is not supported by this model"):
         llm.embed(PROMPTS, use_tqdm=False)
     with pytest.raises(ValueError, match="num_labels == 1"):
