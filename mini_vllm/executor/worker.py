@@ -352,7 +352,7 @@ class Worker(WorkerAdapters):
         half = KVConnectorFactory.create_connector(
             self.config.kv_transfer, KVConnectorRole.WORKER, context
         )
-        self.connector = RunnerConnector(half, self.model_runner)
+        self.connector = RunnerConnector(half, self.model, self.model_runner.kv_cache.layers)
         self.model_runner.connector = self.connector
         if works_by_layer(half):  # a replayed graph calls no layer
             self.model_runner.graphs, self.may_record = None, False

@@ -6,6 +6,7 @@ Source: vllm/v1/worker/kv_connector_model_runner_mixin.py#L36-L119 (KVConnectorM
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.kv_transfer.base import KVConnectorBase_V1
-from mini_vllm.worker.runner_frame import RunnerFrame
+from mini_vllm.model.llama import LlamaForCausalLM
 
 
 class RunnerConnector:
@@ -25,20 +26,22 @@ class RunnerConnector:
 
     Args:
         connector: the worker's half.
-        runner: whose cache it serves.
+        model, kv_caches: whose layers it serves, and the cache of each.
     """
 
-    def __init__(self, connector: KVConnectorBase_V1, runner: RunnerFrame) -> None:
+    def __init__(
+        self, connector: KVConnectorBase_V1, model: LlamaForCausalLM, kv_caches: Sequence[Any]
+    ) -> None:
         self.connector = connector
         self.report: KVConnectorOutput | None = None
         """Of this step. It must reach the scheduler even if the rest of the step fails."""
-        layers = {layer_name(i): layer for i, layer in enumerate(runner.kv_cache.layers)}
+        layers = {layer_name(i): layer for i, layer in enumerate(kv_caches)}
         connector.register_kv_caches(layers)
         if works_by_layer(connector):
-            self._watch_layers(runner)
+            self._watch_layers(model)
 
     def begin(self, plan: SchedulerOutput) -> None:
-        """Save what preemption is about to free, start loads."""
+        """Save what preemption is about to free, start loads; also for a plan without tokens."""
         self.report = None
         self.connector.bind_connector_metadata(plan.kv_connector_metadata)
         self.connector.handle_preemptions(plan.preempted_req_ids)
@@ -58,9 +61,9 @@ class RunnerConnector:
         )
         connector.clear_connector_metadata()
 
-    def _watch_layers(self, runner: RunnerFrame) -> None:
+    def _watch_layers(self, model: LlamaForCausalLM) -> None:
         """Call the connector before and after each layer's attention."""
-        for index, layer in enumerate(runner.model.model.layers):
+        for index, layer in enumerate(model.model.layers):
             name = layer_name(index)
 
             def before(*_: Any, name: str = name) -> None:

@@ -40,6 +40,7 @@ from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_un
 from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
+from mini_vllm.worker.kv_connector import RunnerConnector
 from mini_vllm.worker.late_results import LateOutput, LateResults, look_up
 from mini_vllm.worker.sample_step import (
     Drawn,
@@ -49,7 +50,7 @@ from mini_vllm.worker.sample_step import (
     report_prompts,
     sampler_of,
 )
-from mini_vllm.worker.slots import Connector, Images, Speculator
+from mini_vllm.worker.slots import Images, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class RunnerFrame(ABC):
         """If the model's layers remember differently."""
         self.images: Images | None = None
         self.lora: LoRAModelManager | None = None
-        self.connector: Connector | None = None
+        self.connector: RunnerConnector | None = None
         self.speculator: Speculator | None = None
         self.pipeline: PipelineStage | None = None
         self.pooler: RunnerPooler | None = None

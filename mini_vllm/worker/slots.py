@@ -1,6 +1,6 @@
 """Protocols of the runner's features whose modules cannot be imported here.
 
-The modules of images and the connector import the runner, so importing them would be a circle;
+The module of images imports the runner, so importing it would be a circle;
 :mod:`mini_vllm.spec_decode` is on a floor above the worker. The runner calls all features in the
 one order that :meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
 """
@@ -34,17 +34,6 @@ class Images(Protocol):
 
     def restart(self) -> None:
         """Drop all encodings: an interrupted step was undone."""
-
-
-class Connector(Protocol):
-    """Moves KV into and out of the cache before and after a forward pass."""
-
-    def begin(self, plan: SchedulerOutput) -> None:
-        """Save the blocks that preemption will free, and start loads; also for a plan without
-        tokens."""
-
-    def end(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
-        """Wait for saves, and report in ``result`` which loads and saves are done or failed."""
 
 
 class Speculator(Protocol):
