@@ -2,7 +2,8 @@
 
     config.json["quantization_config"]  ->  a QuantizationConfig  ->  a LinearMethod for each layer
 
-Supported formats: compressed-tensors (written by llm-compressor and `oneshot`), gptq, awq and fp8.
+Supported formats: compressed-tensors (written by llm-compressor and `oneshot`), gptq, awq,
+auto-round, fp8 and mxfp4.
 `quantization="fp8"` or `"int8"` quantises a checkpoint in full precision while it is loaded.
 """
 
@@ -51,7 +52,14 @@ from mini_vllm.quantization.wna16 import Scheme, WNA16LinearMethod
 logger = logging.getLogger(__name__)
 
 EMBEDDING = "model.embed_tokens"
-ALIASES = {"gptq_marlin": "gptq", "auto_gptq": "gptq", "awq_marlin": "awq"}
+ALIASES = {
+    "gptq_marlin": "gptq",
+    "auto_gptq": "gptq",
+    "awq_marlin": "awq",
+    "inc": "auto-round",
+    "auto_round": "auto-round",
+    "intel/auto-round": "auto-round",
+}
 
 
 class GPTQConfig(QuantizationConfig):
@@ -156,6 +164,34 @@ class AWQConfig(GPTQConfig):
         )
         made.by_substring = bool(made.skipped)
         return made
+
+
+class AutoRoundConfig(GPTQConfig):
+    """AutoRound's files, which are packed as GPTQ's or AWQ's.
+
+    Source: vllm/model_executor/layers/quantization/inc.py#L38-L517 (INCConfig) @ v0.22.1.
+    """
+
+    name = "auto-round"
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        one_of(config, "data_type", ["int"], "int")
+        forms = ["auto_round:auto_gptq", "auto_round:auto_awq"]
+        form = one_of(config, "packing_format", forms, forms[0])
+        extra = config.get("extra_config")
+        check_kind("extra_config", extra, Mapping, "an object, by layers")
+        for layer, changes in (extra or {}).items():
+            check_kind(f"extra_config[{layer!r}]", changes, Mapping, "an object", is_needed=True)
+            for key in ("bits", "group_size", "sym"):
+                is_whole = changes.get("bits", 0) >= 16  # the tensors tell that, too
+                if not is_whole and changes.get(key, config.get(key)) != config.get(key):
+                    raise ValueError(
+                        f"quantization_config: extra_config[{layer!r}] has {key} {changes[key]}, "
+                        f"and the other layers {config.get(key)}; all must be held in one way"
+                    )
+        chosen = AWQConfig if form.endswith("awq") else GPTQConfig
+        return chosen.from_config({**config, "zero_point": not config.get("sym", True)})
 
 
 class Fp8Config(QuantizationConfig):
@@ -298,7 +334,14 @@ class GGUFConfig(QuantizationConfig):
 
 FORMATS: dict[str, type[QuantizationConfig]] = {
     config.name: config
-    for config in (AWQConfig, CompressedTensorsConfig, Fp8Config, GPTQConfig, Mxfp4Config)
+    for config in (
+        AWQConfig,
+        AutoRoundConfig,
+        CompressedTensorsConfig,
+        Fp8Config,
+        GPTQConfig,
+        Mxfp4Config,
+    )
 }
 
 

@@ -209,6 +209,28 @@ def test_oneshot_and_the_loader_name_layers_alike(tmp_path: Path) -> None:
     assert len(tokens(folder)) == len(PROMPTS)
 
 
+@pytest.mark.parametrize("form", ["gptq", "awq"])
+def test_autoround_packs_as_others_do(form: str, tmp_path: Path) -> None:
+    entries = dict(quant_method="auto-round", packing_format=f"auto_round:auto_{form}", sym=True)
+    entries |= {"bits": 4, "group_size": 8, "data_type": "int", "autoround_version": "0.5"}
+
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        packed = Packed(rows, columns, 4, 8, True, None, seed)
+        if "layers.0.self_attn.o_proj" in name:
+            return {"weight": packed.weight}, packed.weight
+        return FORMS[form][1](packed), packed.weight
+
+    whole = {"model.layers.0.self_attn.o_proj": {"bits": 16}}
+    folder = write(tmp_path, {**entries, "extra_config": whole}, pack, changes=LLAMA)
+    assert tokens(folder) == tokens(folder / "plain")
+    change(folder, extra_config={"model.layers.1.mlp.up_proj": {"bits": 8}})
+    with pytest.raises(ValueError, match=r"up_proj'\] has bits 8, and the other layers 4"):
+        tokens(folder)
+    change(folder, packing_format="auto_round:exllamav2")
+    with pytest.raises(ValueError, match="packing_format is 'auto_round:exllamav2'; supported"):
+        tokens(folder)
+
+
 def test_a_file_of_modelopt_is_named(tmp_path: Path) -> None:
     whole = write_llama(tmp_path) / "config.json"
     config = json.loads(whole.read_text())
