@@ -33,6 +33,7 @@ MODULES = {
     "vllm.exceptions": "mini_vllm.errors",
     "vllm.logprobs": "mini_vllm.outputs",
     "vllm.distributed": "mini_vllm.distributed",
+    "vllm.utils.argparse_utils": "mini_vllm.engine.arg_utils",
     "vllm.v1.engine.async_llm": "mini_vllm.engine.async_llm",
     "vllm.v1.engine.llm_engine": "mini_vllm.engine.llm_engine",
     "vllm.v1.engine.exceptions": "mini_vllm.engine.exceptions",

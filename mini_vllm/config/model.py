@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 from mini_vllm.config.pooler import CONVERTS, RUNNERS
 from mini_vllm.errors import show
+from mini_vllm.json_files import parse_json
 
 MAX_THREADS = 1024
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -86,6 +88,17 @@ class ModelConfig:
     def max_model_len(self) -> int | None:
         """The scheduler's limit; None before the `EngineConfig` is made."""
         return self.__dict__.get("_max_model_len")
+
+    def get_vocab_size(self) -> int:
+        """Entries of the vocabulary, as the model's `config.json` says.
+
+        Raises:
+            OSError: without that file, as of a GGUF file; ask the tokenizer for its length.
+
+        Source: vllm/config/model.py#L1261-L1262 (ModelConfig.get_vocab_size) @ v0.22.1
+        """
+        config = parse_json((Path(self.model) / "config.json").read_text(encoding="utf-8"))
+        return int((config.get("text_config") or config)["vocab_size"])
 
     def __post_init__(self) -> None:
         require_one_of("dtype", self.dtype, DTYPES)

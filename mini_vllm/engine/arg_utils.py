@@ -6,6 +6,7 @@ Source: vllm/engine/arg_utils.py#L412-L1715 (EngineArgs) @ v0.22.1
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -14,13 +15,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
 from mini_vllm.config import EngineConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.engine import default_of
-from mini_vllm.config.options import add_engine_options, given_options
+from mini_vllm.config.options import add_engine_options, given_options, join_dotted, with_dashes
 from mini_vllm.config.vllm_names import ALIASES, IGNORED, refuse
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.errors import show
 
-__all__ = ["AsyncEngineArgs", "EngineArgs"]
+__all__ = ["AsyncEngineArgs", "EngineArgs", "FlexibleArgumentParser"]
+
+
+class FlexibleArgumentParser(argparse.ArgumentParser):
+    """A command line that takes underscores for dashes, and keys of a section after dots, as that
+    of ``serve`` does: ``--max_model_len 64 --speculative-config.method ngram``.
+
+    Source: vllm/utils/argparse_utils.py#L113-L126 (FlexibleArgumentParser) @ v0.22.1
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(join_dotted(with_dashes(words)), namespace)
 
 
 class _Given:

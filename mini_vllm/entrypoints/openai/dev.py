@@ -91,11 +91,16 @@ def _add_pause(app: FastAPI, state: ServerState) -> None:
     engine = state.engine
 
     @app.post("/pause")
-    async def pause(mode: str = "abort", clear_cache: bool = True) -> dict[str, str]:
+    async def pause(
+        mode: str = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
+    ) -> dict[str, str]:
         if mode not in MODES:
             raise APIError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}", param="mode")
+        waits = wait_for_inflight_requests
         try:
-            await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+            await engine.pause_generation(
+                mode=mode, wait_for_inflight_requests=waits, clear_cache=clear_cache
+            )
         except RuntimeError as error:  # another client has resumed it before the pause was complete
             raise APIError(str(error), HTTPStatus.CONFLICT) from error
         return {"status": "paused"}

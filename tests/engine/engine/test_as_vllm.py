@@ -90,6 +90,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.reader import Counter, Vector
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = vllm.EngineArgs.add_cli_args(FlexibleArgumentParser(description="x"))
+args = parser.parse_args(["--max_model_len", "64", "--speculative-config.method", "ngram"])
+assert (args.max_model_len, args.speculative_config) == (64, {"method": "ngram"})
 assert LLM is vllm.LLM and AsyncLLMEngine is AsyncLLM
 assert "Qwen3ForCausalLM" in vllm.ModelRegistry.get_supported_archs()
 assert vllm.__version_tuple__ == tuple(map(int, vllm.__version__.split(".")))
@@ -121,6 +125,7 @@ def test_the_engine_tells_its_models_length() -> None:
     llm = LLM("storyteller", num_gpu_blocks=20)
     assert llm.llm_engine.model_config.max_model_len == 304
     assert llm.llm_engine.vllm_config.model_config.max_model_len == 304
+    assert llm.llm_engine.model_config.get_vocab_size() == 2048
     llm.shutdown()
 
 

@@ -118,7 +118,7 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
             eventually(lambda: is_paused(server), "it is not paused")
             server.client.post("/resume")
             assert early.result().json()["error"]["type"] == "ConflictError", "it was not complete"
-            pool.submit(server.client.post, "/pause?mode=wait")
+            pool.submit(server.client.post, "/pause?wait_for_inflight_requests=true")
             eventually(lambda: is_paused(server), "it is not paused")
         server.until("num_requests_running", 0)
         assert len(answers) <= 2, "those who waited wait on"
