@@ -27,9 +27,17 @@ def make_runner(p: Program, rows: int, tokens: int = 32) -> Any:
     return p.new("mini_vllm.worker.model_runner:ModelRunner", None, None, rows, tokens, 4, device)
 
 
-def new(p: Program, name: str, prompt: Sequence[int], blocks: Sequence[int], **more: Any) -> Any:
+def new(
+    p: Program,
+    name: str,
+    prompt: Sequence[int],
+    blocks: Sequence[int],
+    computed: int = 0,
+    **more: Any,
+) -> Any:
     params = p.new("mini_vllm.sampling_params:SamplingParams", temperature=0.5)
-    return p.new(f"{PLAN}NewRequestData", name, list(prompt), params, 7, list(blocks), 0, **more)
+    prompt, blocks = list(prompt), list(blocks)
+    return p.new(f"{PLAN}NewRequestData", name, prompt, params, 7, blocks, computed, **more)
 
 
 def plan(
@@ -194,6 +202,21 @@ def test_05_5_the_count_is_what_the_plan_says(subject: Any) -> None:
     assert subject.run(p) == counts
 
 
+@pytest.mark.parametrize("hits", [[4, 0, 8], [0, 4]])
+def test_05_5_the_prefix_cache_has_computed_some(subject: Any, hits: list[int]) -> None:
+    """A new request begins behind the tokens that the cache has supplied."""
+    p = Program()
+    runner = make_runner(p, 3)
+    names = ["ana", "ben", "cleo"][: len(hits)]
+    tables = [[1, 2, number] for number in range(3, 3 + len(hits))]
+    requests = [new(p, *about) for about in zip(names, [range(9)] * 3, tables, hits, strict=False)]
+    runner._update_states(plan(p, dict.fromkeys(names, 1), requests))
+    for name in names:
+        row = runner.batch.req_id_to_row[name]
+        p.see(runner.batch.num_computed_tokens[row].item())
+    assert subject.run(p) == hits
+
+
 @many
 @given(data=st.data())
 def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
@@ -227,8 +250,8 @@ def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
         if name not in prompts and len(running) < rows:
             prompts[name] = draw(st.lists(st.integers(0, 999), min_size=1, max_size=9))
             table = draw(st.lists(st.integers(1, 99), min_size=1, max_size=3))
-            running[name] = (0, table)
-            requests.append(new(p, name, prompts[name], table))
+            running[name] = (draw(st.integers(0, len(prompts[name]) - 1)), table)
+            requests.append(new(p, name, prompts[name], table, running[name][0]))
         counts = dict.fromkeys(running, 1)
         step = plan(p, counts, requests, known, gone, resumed, new_blocks, preempted)
         runner._update_states(step)
