@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mini_vllm.json_files import read_json
+from mini_vllm.model.checkpoint import check_dtype, tensor_files
+from mini_vllm.model.loader import check_names, copy_weight
 from mini_vllm.sample.sampler import greedy_sample
 from mini_vllm.spec_decode.proposer import Proposer, ProposerInput
 
@@ -60,12 +61,22 @@ class MedusaHeads(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> MedusaHeads:
-        """Read ``config.json`` and the weights."""
+        """Read ``config.json``, which was checked before, and the weights.
+
+        Raises ValueError for a missing or unexpected tensor, a wrong shape or dtype, or a damaged
+        file; FileNotFoundError for a missing one.
+        """
         config = read_json(folder / "config.json")
         width, num_heads = config["hidden_size"], config["num_heads"]
-        heads = cls(width, num_heads, config.get("num_hidden_layers", 1))
-        heads.load_state_dict(load_file(folder / "model.safetensors"))
-        return heads.to(device, dtype).requires_grad_(False).eval()
+        heads = cls(width, num_heads, config.get("num_hidden_layers", 1)).requires_grad_(False)
+        files = {name: file for file in tensor_files(folder) for name in file.header}
+        targets = heads.state_dict()
+        check_names(targets, files, folder, tied=False)
+        for name, target in targets.items():
+            check_dtype(files[name].header[name], target.dtype, name, files[name].path)
+            with files[name].open() as tensors:
+                copy_weight(target, tensors.get_tensor(name), name, files[name].path)
+        return heads.to(device, dtype).eval()
 
 
 class MedusaProposer(Proposer):

@@ -100,6 +100,11 @@ class MultiModalProcessor:
         """
         return self._make_processor({})
 
+    def forget_patches(self) -> None:
+        """Empty the cache of recent images' patches."""
+        with self._lock:
+            self._patches.clear()
+
     def processor_for(self, options: Any) -> Any:
         """The image processor with a request's ``mm_processor_kwargs``, which override the
         engine's.

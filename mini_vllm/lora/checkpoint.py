@@ -27,6 +27,7 @@ from mini_vllm.lora.peft import PREFIX, PEFTHelper, parse_fine_tuned_lora_name
 from mini_vllm.lora.registry import WEIGHTS_FILE, AdapterFiles, read_adapter
 from mini_vllm.model.checkpoint import FLOATS, read_shapes
 from mini_vllm.model.layout import Part
+from mini_vllm.model.moe.expert_names import common_name
 
 
 class LoRAPair(NamedTuple):
@@ -69,6 +70,13 @@ def own_name(module: str, start: str) -> str:
         if module.startswith(f"{wrapper}layers."):
             return start + module.removeprefix(wrapper)
     return module
+
+
+def our_name(module: str, start: str, targets: Targets) -> str:
+    """A module's name among the targets, where the base's files have other names for the parts of a
+    mixture of experts than we do (``shared_experts``)."""
+    own = own_name(module, start)
+    return own if own in targets else common_name(f"{own}.").removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ class LoRAModel:
                 if not own_name(named[name], start).startswith(elsewhere)
             }
             # By the adapter's names, because its alpha_pattern uses them, too.
-            given = {own_name(module, start): module for module in named.values()}
+            given = {our_name(module, start, targets): module for module in named.values()}
             targets = {given.get(name, name): target for name, target in targets.items()}
             check_pairs(tensors, targets, lora_config.max_lora_rank)
             adapter = cls.from_tensors(key, tensors, config, targets)

@@ -240,6 +240,22 @@ def test_rank_is_that_of_the_tensors(tmp_path: Path):
     torch.testing.assert_close(pair.b, random_tensors(0, 4)[name] * 4.0)
 
 
+def test_experts_that_all_tokens_use_have_the_name_of_the_file(tmp_path: Path) -> None:
+    """GLM-4.5, DeepSeek and dots.llm1 say shared_experts, and our modules shared_expert."""
+    ours = {
+        name.replace(".self_attn.", ".mlp.shared_expert."): target
+        for name, target in make_targets().items()
+    }
+    trained = {
+        name.replace(".self_attn.", ".mlp.shared_experts."): tensor
+        for name, tensor in random_tensors(0).items()
+    }
+    path = write_adapter(tmp_path / "a", trained)
+    adapter = LoRAModel.from_local_checkpoint("a", path, ours, LoRAConfig())
+    plain = load(write_adapter(tmp_path / "b", random_tensors(0)))
+    assert adapter.weights.keys() == plain.weights.keys()
+
+
 @pytest.mark.parametrize("theirs", ["model.", "model.language_model.", "language_model.model.", ""])
 @pytest.mark.parametrize("ours", ["model.", "model.language_model."])
 def test_a_language_model_is_the_same_in_a_model_that_sees(
