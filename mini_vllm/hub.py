@@ -70,12 +70,14 @@ def folder(
         ValueError: for a repository without weights in safetensors.
         OSError: if the disk is full.
     """
-    name = str(model)
+    name = os.path.expanduser(str(model))
+    if not name:
+        raise FileNotFoundError("model is ''; give a folder, a GGUF file or a model's name")
     if name in (*bundled.NAMES, *bundled.SEEING, *bundled.HEADS):
         return bundled.path(name)
     if name in bundled.INSTALLED and not Path(name).exists():
         return bundled.installed_path(name)
-    if isinstance(model, Path) or Path(name).exists():
+    if isinstance(model, Path) or name != str(model) or Path(name).exists():
         return only_gguf(Path(name), weights)
     if match := _GGUF_NAME.fullmatch(name):
         repository, file, kind = match.groups()

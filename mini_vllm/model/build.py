@@ -6,6 +6,7 @@ config.json -> layers without values -> values from the files -> the format for 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,7 +158,23 @@ def fill_from_files(
     try:
         _fill_from_files(model, path, build, quant)
     except ValueError as error:
-        raise ValueError(explained(str(error))) from error
+        raise ValueError(explained(str(error)) + _other_prefix(str(error), path)) from error
+
+
+def _other_prefix(message: str, path: Path) -> str:
+    """Where the first missing tensor is in the files under a name with another beginning, as of a
+    wrapped model (`module.`) or one that was saved without its head."""
+    missing = re.search(r"missing from .*, first '([^']+)'", message)
+    if missing is None or is_gguf(path):
+        return ""
+    wanted = missing[1]
+    for name in (name for file in tensor_files(path) for name in file.header):
+        if name.endswith(f".{wanted}") or (wanted.endswith(f".{name}") and "." in name):
+            return (
+                f" The files have it as {name!r}; load them with the class that wrote them, and "
+                "save the model anew with AutoModelForCausalLM of transformers"
+            )
+    return ""
 
 
 def _fill_from_files(

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mini_vllm import LLM, bundled
+from mini_vllm import LLM, bundled, hub
 from mini_vllm.config import EngineConfig
+from mini_vllm.model.build import load_model
 from mini_vllm.model.checkpoint import read_header, weight_files
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import read_config
@@ -181,3 +182,19 @@ def test_the_entry_of_a_head_that_is_wrong_is_named(
     drafts = {"method": method, "model": str(folder), "num_speculative_tokens": 2}
     with pytest.raises(ValueError, match=says):
         LLM("storyteller", num_gpu_blocks=8, max_model_len=64, speculative_config=drafts)
+
+
+@pytest.mark.parametrize(("old", "new"), [("", "module."), ("model.", "")])
+def test_names_with_another_beginning_are_shown(old: str, new: str, folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    save_file({new + name.removeprefix(old): t for name, t in tensors.items()}, folder / WEIGHTS)
+    says = rf"The files have it as '{new}.*embed_tokens.weight'; load them with the class that"
+    with pytest.raises(ValueError, match=says):
+        load_model(folder)
+
+
+def test_a_folder_may_be_below_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert hub.folder("~/model") == folder
+    with pytest.raises(FileNotFoundError, match="model is ''; give a folder"):
+        hub.folder("")
