@@ -65,7 +65,7 @@ class SamplingParams(_Checked):
 
     Every field is checked when the object is made. A bad value raises a `ValueError` that names
     the field, the value, the limit and the fix; an unknown argument raises a `TypeError` that
-    names the nearest field. After that `stop` and `stop_token_ids` are always lists.
+    names the nearest field. After that `stop`, `stop_token_ids` and `bad_words` are always lists.
 
     Numeric parameters are described at their fields. The others:
 
@@ -289,8 +289,8 @@ class SamplingParams(_Checked):
 
     def _check_late_arrivals(self) -> None:
         """Check the parameters that newer versions of vLLM have added."""
-        self.bad_words = check_list("bad_words", self.bad_words or [], str, "strings") or None
-        for word in self.bad_words or ():
+        self.bad_words = check_list("bad_words", self.bad_words or [], str, "strings")
+        for word in self.bad_words:
             if not word.strip() or not is_text(word):
                 raise RequestError(
                     f"bad_words holds {show(word)}, which is no word; remove it", param="bad_words"
@@ -563,7 +563,7 @@ class BeamSearchParams:
         ignore_eos: treat the model's end-of-sequence tokens like other tokens.
         length_penalty: a text's log probability is divided by its length to this power; values
             above 0 favour longer texts, below 0 shorter ones.
-        temperature: only 0: texts are ranked by the model's own probabilities.
+        temperature: without effect, as in vLLM: texts are ranked by the model's own probabilities.
         include_stop_str_in_output: whether a server's answer includes the end token.
             :attr:`BeamSearchSequence.tokens` always does.
 
@@ -587,7 +587,8 @@ class BeamSearchParams:
             ("max_tokens", Integral, lambda v: 1 <= v <= MAX_INT64, "at least 1", "raise it"),
             ("length_penalty", Real, lambda v: -10 <= v <= 10, "between -10 and 10",
              "0 ranks by probability alone"),
-            ("temperature", Real, lambda v: v == 0, "0", "beams are not drawn; leave it out"),
+            ("temperature", Real, lambda v: 0 <= v <= MAX_FLOAT32, "finite and at least 0",
+             "beams are not drawn; leave it out"),
         ):  # fmt: skip
             value = check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
             setattr(self, name, value)

@@ -38,7 +38,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
 class _Given:
     """Arguments of an engine as a dataclass whose fields are those that were given, so that
-    ``LLM(**vars(args))``, ``LLM(**asdict(args))`` and ``replace(args, seed=1)`` are good.
+    ``LLM(**vars(args))``, ``LLM(**asdict(args))`` and ``replace(args, seed=1)`` are good. The
+    fields of the class are all that may be given.
 
     Scripts read and set arguments one by one, too: ``args.max_num_seqs = 4``. What is set is
     checked with the others when the engine is made.
@@ -51,7 +52,8 @@ class _Given:
 
         class _Fields:
             def __get__(self, args: Any, owner: type) -> dict[str, Any]:
-                given = [] if args is None else list(vars(args))
+                every = [*owner.own, *EngineOptions.__annotations__]
+                given = every if args is None else list(vars(args))
                 return make_dataclass(owner.__name__, given).__dataclass_fields__
 
         __dataclass_fields__ = _Fields()
@@ -137,7 +139,7 @@ class AsyncEngineArgs(EngineArgs):
 
     Args:
         model: a folder in Hugging Face layout, or the name of a bundled model.
-        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``; also called `scheduler_cls`.
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
         stream_interval: tokens between two outputs of a stream.
         max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
@@ -158,6 +160,7 @@ class AsyncEngineArgs(EngineArgs):
         model: str | Path,
         *,
         scheduler: str = "vllm-v1",
+        scheduler_cls: str | None = None,
         skip_tokenizer_init: bool = False,
         stream_interval: int = 1,
         max_num_queued_reqs: int | None = None,
@@ -173,9 +176,25 @@ class AsyncEngineArgs(EngineArgs):
         ):
             if value is not None and not (type(value) is int and value >= 1):
                 raise ValueError(f"{name} is {show(value)}; it must be a whole number, at least 1")
-        self.model, self.scheduler = model, scheduler
+        if not isinstance(scheduler_cls, str | None):
+            raise ValueError(
+                f"scheduler_cls is {show(scheduler_cls)}; the engine is in another process, so "
+                "name a policy, or path/to/file.py:ClassName"
+            )
+        self.model, self.scheduler = model, scheduler_cls or scheduler
         self.skip_tokenizer_init, self.stream_interval = skip_tokenizer_init, stream_interval
         self.max_num_queued_reqs = max_num_queued_reqs
         self.max_num_queued_tokens = max_num_queued_tokens
         self.profiler_config, self.disable_log_stats = profiler_config, disable_log_stats
         vars(self).update(options)
+
+    if not TYPE_CHECKING:  # EngineArgs has it as an attribute
+
+        @property
+        def scheduler_cls(self) -> str:
+            """The name of ``scheduler`` in vLLM, and in :class:`EngineArgs`."""
+            return self.scheduler
+
+        @scheduler_cls.setter
+        def scheduler_cls(self, name: str) -> None:
+            self.scheduler = name

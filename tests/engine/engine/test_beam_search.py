@@ -131,7 +131,7 @@ def test_wide_enough_it_finds_the_best_of_all(penalty: float) -> None:
     ({"beam_width": 16385}, "beam_width is 16385"),
     ({"beam_width": 2.5}, "beam_width is 2.5"),
     ({"max_tokens": None}, "max_tokens is None"),
-    ({"temperature": 0.5}, "temperature is 0.5; it must be 0; beams are not drawn"),
+    ({"temperature": -1}, "temperature is -1; it must be finite and at least 0; beams are not"),
     ({"length_penalty": math.nan}, "length_penalty is nan"),
     ({"ignore_eos": 1}, "ignore_eos is 1"),
     ({"include_stop_str_in_output": "x"}, "include_stop_str_in_output is 'x'"),
@@ -139,6 +139,11 @@ def test_wide_enough_it_finds_the_best_of_all(penalty: float) -> None:
 def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BeamSearchParams(**{"beam_width": 2, "max_tokens": 4, **options})
+
+
+def test_a_temperature_changes_nothing(llm: LLM) -> None:
+    cold, hot = (BeamSearchParams(2, 4, temperature=value) for value in (0.0, 0.7))
+    assert llm.beam_search([[5, 6]], cold) == llm.beam_search([[5, 6]], hot)
 
 
 def test_what_cannot_be_served_says_why(llm: LLM) -> None:

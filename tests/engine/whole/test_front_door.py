@@ -7,7 +7,7 @@ import copy
 import inspect
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -707,6 +707,18 @@ def test_engine_args_are_a_dataclass_of_what_was_given() -> None:
     assert other.options == {"num_gpu_blocks": 20, "max_model_len": 64, "seed": 3}
     assert args == EngineArgs("storyteller", num_gpu_blocks=20, max_model_len=64) != other
     assert repr(args).startswith("EngineArgs(model='storyteller', ")
+    every = {field.name for field in fields(EngineArgs)}  # type: ignore[arg-type]
+    assert {"model", "max_num_seqs", "disable_log_stats"} <= every
+
+
+def test_arguments_of_an_engine_for_many_start_one_for_one() -> None:
+    args = AsyncEngineArgs("storyteller", num_gpu_blocks=20, scheduler_cls="static")
+    for engine in (LLMEngine.from_engine_args(args), LLM.from_engine_args(args).engine):
+        assert type(engine.core.scheduler) is POLICIES["static"]
+    args.scheduler_cls = "vllm-v1"
+    assert args.scheduler == args.scheduler_cls == "vllm-v1"
+    with pytest.raises(ValueError, match=r"scheduler_cls is <class .* is in another process"):
+        AsyncEngineArgs("storyteller", scheduler_cls=POLICIES["static"])  # type: ignore[arg-type]
 
 
 def test_an_argument_that_was_not_given_has_its_default() -> None:
