@@ -237,12 +237,15 @@ def fill_without_head(
     start = model.checkpoint_prefix("model.layers.").removesuffix("layers.")
     prefix = "" if any(name.startswith(start) for name in names) else start
 
-    def rename(name: str) -> Sequence[str]:
+    def with_prefix(name: str) -> Sequence[str]:
         if name.startswith("score."):
             return ()
         full = name if name.startswith("lm_head.") else prefix + name
         return quant.rename(full) if quant is not None else (full,)
 
+    rename: Rename = with_prefix
+    if quant is not None and not is_gguf(path):
+        rename = without_spare_biases(model, path, rename) or rename
     load_parts(model, path, rename, () if quant is None else quant.blocks)
 
 

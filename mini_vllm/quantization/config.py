@@ -29,7 +29,7 @@ from mini_vllm.model.checkpoint import (
     weight_files,
 )
 from mini_vllm.model.config import read_config, with_overrides
-from mini_vllm.model.families import family, table
+from mini_vllm.model.families import family, table, with_decoder
 from mini_vllm.model.gguf.tensors import BLOCKS, GROUP, sources
 from mini_vllm.model.layers import Linear, LinearMethod
 from mini_vllm.model.registry import resolve_model_class
@@ -405,7 +405,7 @@ def get_quantization_config(
     Source: vllm/config/model.py#L1002-L1103 (ModelConfig._verify_quantization) @ v0.22.1.
     """
     folder = Path(folder)
-    whole = with_overrides(read_config(folder), hf_overrides or {})
+    whole = with_decoder(with_overrides(read_config(folder), hf_overrides or {}))
     wanted = quantization and quantization.lower()
     wanted = ALIASES.get(wanted or "", wanted)
     found = find_quantization(whole) or read_quantize_config(folder, wanted)

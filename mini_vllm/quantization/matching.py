@@ -43,7 +43,9 @@ def file_names(names: Iterable[str], pieces: Mapping[str, str]) -> InFile:
     def in_file(name: str) -> str:
         other = renamed(f"{name}.", pieces).removesuffix(".")
         stack, _, _ = other.partition(".experts.")  # all experts in one tensor
-        return theirs.get(other) or theirs.get(f"{stack}.experts") or other
+        without_head = other.removeprefix("model.")  # as files of a decoder alone have it
+        found = (theirs.get(one) for one in (other, without_head, f"{stack}.experts"))
+        return next(filter(None, found), other)
 
     return in_file
 

@@ -262,3 +262,27 @@ def test_scales_of_fp8_as_transformers_writes_them(
     folder = write(tmp_path, {**quantization, "kv_cache_scheme": "static"}, pack, changes=LLAMA)
     add(folder, {"model.layers.0.self_attn.q_scale": torch.tensor([0.5])})
     assert tokens(folder) == tokens(folder / "plain")
+
+
+def vectors(folder: Path) -> Tensor:
+    llm = LLM(
+        folder, skip_tokenizer_init=True, max_model_len=32, num_gpu_blocks=40, convert="embed"
+    )
+    asked = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    return torch.tensor([each.outputs.embedding for each in llm.embed(asked)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_a_decoder_that_embeds_may_be_quantised(prefix: str, form: str, tmp_path: Path) -> None:
+    """Its architecture has no language model's head, and its tensors often no `model.`."""
+    left_out = "layers.0.mlp" if form == "compressed-tensors" else "layers.0.self_attn.o_proj"
+    write_family(tmp_path, "qwen3", form, left_out)
+    expected = vectors(tmp_path / "plain")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    renamed = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
+    save_file(renamed, tmp_path / "model.safetensors")
+    whole = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["Qwen3Model"]}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    torch.testing.assert_close(vectors(tmp_path), expected, rtol=1e-4, atol=1e-4)
