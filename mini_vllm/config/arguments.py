@@ -86,7 +86,7 @@ class EngineOptions(TypedDict, total=False):
     disable_custom_all_reduce: bool
     # MultiModalConfig
     limit_mm_per_prompt: Mapping[str, int]
-    mm_processor_kwargs: Mapping[str, Any]
+    mm_processor_kwargs: Mapping[str, Any] | None
     allowed_media_domains: list[str]
     allowed_local_media_path: str
     # LoRAConfig, with enable_lora

@@ -26,7 +26,9 @@ from mini_vllm.config.structured import StructuredOutputsConfig
 from mini_vllm.config.vllm_names import (
     ALIASES,
     AS_IT_IS,
+    DEFAULTS,
     IGNORED,
+    REFUSED,
     SECTION_KEYS,
     asks_for_nothing,
     spelled,
@@ -79,6 +81,7 @@ LEFT_OPEN = (
     "block_size",
     "enable_prefix_caching",
     "enable_chunked_prefill",
+    "mm_processor_kwargs",
 )
 """Arguments whose default in vLLM is None. None means our default, and not False."""
 
@@ -274,8 +277,9 @@ def check_arguments(options: dict[str, Any]) -> None:
             check_as_it_is(key, options.pop(key))
         elif key in known:
             options[key] = spelled(key, options[key])
-        elif not is_near(key, known) and (reason := why_not(key)) is not None:
-            if not asks_for_nothing(options.pop(key), AS_IT_IS.get(key, ())):
+        elif (key in REFUSED or not is_near(key, known)) and (reason := why_not(key)) is not None:
+            as_it_is = AS_IT_IS.get(key, ()) + DEFAULTS.get(key, ())
+            if not asks_for_nothing(options.pop(key), as_it_is):
                 raise ValueError(f"{key} is vLLM's, and not supported: {reason}")
         else:
             raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")

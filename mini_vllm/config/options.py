@@ -30,7 +30,7 @@ from mini_vllm.config.engine import (
 )
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
-from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED, REFUSED, why_not
+from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, DEFAULTS, IGNORED, REFUSED, why_not
 from mini_vllm.errors import show
 from mini_vllm.json_files import parse_json
 
@@ -225,6 +225,8 @@ class _Drop(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         name = self.option_strings[0].removeprefix("--").replace("-", "_")
+        if name in DEFAULTS and values not in map(str, DEFAULTS[name]):
+            parser.error(f"{option_string} is vLLM's, and not supported: {why_not(name)}")
         try:
             check_as_it_is(name, values)
         except ValueError as error:
@@ -233,7 +235,7 @@ class _Drop(argparse.Action):
 
 def _add_dropped(parser: argparse.ArgumentParser) -> None:
     """Add vLLM's options without effect; help does not show them."""
-    for name in {**IGNORED, **AS_IT_IS}.keys() - SERVE_HAS:
+    for name in {**IGNORED, **AS_IT_IS, **DEFAULTS}.keys() - SERVE_HAS:
         also = [_option("no_" + name)] if name in SWITCHES else []
         nargs = 0 if name in SWITCHES else "+" if name in SEVERAL else None
         parser.add_argument(

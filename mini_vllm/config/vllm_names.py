@@ -29,6 +29,10 @@ AS_IT_IS: dict[str, tuple[Any, ...]] = {
     name: tuple(values) for name, values in _TABLE["as_it_is"].items()
 }
 """Values that have no effect; other values of these arguments are refused."""
+DEFAULTS: dict[str, tuple[Any, ...]] = {
+    name: tuple(values) for name, values in _TABLE["defaults"].items()
+}
+"""Values that vLLM has without being told, of arguments that are not supported."""
 SPELLINGS: dict[str, dict[str, str]] = _TABLE["spellings"]
 """vLLM's names of values that have other names here."""
 SECTION_KEYS: dict[str, dict[str, tuple[str, tuple[Any, ...]]]] = {
@@ -53,7 +57,8 @@ DIFFERS: dict[str, str] = _TABLE["differs"]
 
 def asks_for_nothing(value: Any, as_it_is: Collection[Any] = ()) -> bool:
     """Whether a value of an argument that is not supported has no effect."""
-    return value in (None, False, 0, "", "auto", *as_it_is)
+    is_empty = isinstance(value, Collection) and not value
+    return is_empty or value in (None, False, 0, "auto", *as_it_is)
 
 
 def spelled(name: str, value: Any) -> Any:

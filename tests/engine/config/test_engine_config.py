@@ -30,6 +30,7 @@ from mini_vllm.config.engine import (
     arguments,
 )
 from mini_vllm.config.scheduler import FLAGS
+from mini_vllm.config.vllm_names import DEFAULTS, REFUSED
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.entrypoints.cli import build_parser
 from mini_vllm.model.families.table import LLAMA
@@ -95,6 +96,16 @@ def test_what_vllm_leaves_open_may_be_none(name: str) -> None:
     assert EngineConfig.from_kwargs("storyteller", **{name: None}) == EngineConfig.from_kwargs(
         "storyteller"
     )
+
+
+@pytest.mark.parametrize("name", [*DEFAULTS, *REFUSED])
+def test_what_vllm_does_anyway_may_be_written_down(name: str) -> None:
+    """None is the default of most; scripts write the others, too."""
+    plain = EngineConfig.from_kwargs("storyteller")
+    for value in (None, *DEFAULTS.get(name, ()), [], {}):
+        assert EngineConfig.from_kwargs("storyteller", **{name: value}) == plain
+    with pytest.raises(ValueError, match=f"{name} is vLLM's, and not supported"):
+        EngineConfig.from_kwargs("storyteller", **{name: "other"})
 
 
 @pytest.mark.parametrize("value", ["False", 0, 1.5, [], "x"])

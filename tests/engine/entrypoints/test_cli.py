@@ -259,7 +259,7 @@ def test_short_names_of_parallel_sizes() -> None:
 
 def test_a_command_that_was_written_for_vllm() -> None:
     """What changes nothing is taken and dropped; underscores and vLLM's other names are known."""
-    words = "serve --trust-remote-code storyteller --swap-space 4 --disable-log-requests"
+    words = "serve --trust-remote-code storyteller --swap-space 4 --disable-log-requests --nnodes 1"
     words += " --no-enable-log-requests --max_num_seqs=4 --num-gpu-blocks-override 64"
     words += " --ignore-patterns a b --scheduling-policy priority"
     words += " --runner generate --max-logprobs 20 --enable-sleep-mode"
