@@ -27,42 +27,43 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """
     server = parser.add_argument_group("Frontend", "The HTTP server itself.")
     add = server.add_argument
+    switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=int, default=8000, help="to listen on (default 8000; 0: any that is free)")
     add("--uds", metavar="PATH", help="listen on a Unix socket instead")
     add("--served-model-name", nargs="+", metavar="NAME", help="default: the model's own name")
     add("--api-key", nargs="+", action="extend", metavar="KEY", help="or VLLM_API_KEY")
     add("--chat-template", metavar="FILE", help="Jinja file, or the template itself")
-    add("--trust-request-chat-template", action="store_true",
+    add("--trust-request-chat-template", **switch,
         help="let a request bring its own chat template")  # fmt: skip
     add("--response-role", default="assistant", help="role of answers (default assistant)")
-    add("--enable-auto-tool-choice", action="store_true", help="let the model decide on tool calls")
+    add("--enable-auto-tool-choice", **switch, help="let the model decide on tool calls")
     add("--tool-call-parser", choices=TOOL_CALL_PARSERS, help="how the model writes tool calls")
-    add("--exclude-tools-when-tool-choice-none", action="store_true",
+    add("--exclude-tools-when-tool-choice-none", **switch,
         help="then the prompt does not name them either")  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         add(f"--allowed-{name}", type=json_value, default=default, metavar="JSON", help="for CORS")
-    add("--allow-credentials", action="store_true", help="for CORS: with cookies")
+    add("--allow-credentials", **switch, help="for CORS: with cookies")
     add("--ssl-keyfile", metavar="FILE", help="private key in PEM, for HTTPS")
     add("--ssl-certfile", metavar="FILE", help="its certificate in PEM")
     add("--ssl-ca-certs", help="of the authorities that clients' certificates come from")
     add("--ssl-cert-reqs", type=int, choices=(0, 1, 2), default=0,
         help="of clients: not asked for (0), checked if sent (1), required (2)")  # fmt: skip
     add("--root-path", default="", help="path prefix that a proxy in front takes away")
-    add("--enable-request-id-headers", action="store_true",
+    add("--enable-request-id-headers", **switch,
         help="answers carry the X-Request-Id of their request")  # fmt: skip
-    add("--enable-prompt-tokens-details", action="store_true",
+    add("--enable-prompt-tokens-details", **switch,
         help="usage tells cached tokens, too")  # fmt: skip
-    add("--enable-force-include-usage", action="store_true",
+    add("--enable-force-include-usage", **switch,
         help="every stream ends with its usage")  # fmt: skip
-    add("--enable-tokenizer-info-endpoint", action="store_true",
+    add("--enable-tokenizer-info-endpoint", **switch,
         help="GET /tokenizer_info: settings of the tokenizer, with its chat template")  # fmt: skip
-    add("--enable-log-requests", action=argparse.BooleanOptionalAction, default=False,
+    add("--enable-log-requests", **switch,
         help="a line for each request: its id, parameters and adapter; at "
         "VLLM_LOGGING_LEVEL=DEBUG its prompt, too")  # fmt: skip
     add("--max-log-len", type=whole_number, metavar="N",
         help="characters and tokens of a prompt that are logged (default: all)")  # fmt: skip
-    add("--disable-uvicorn-access-log", action="store_true", help="no line for each request")
+    add("--disable-uvicorn-access-log", **switch, help="no line for each request")
     add("--uvicorn-log-level", default="info", help="least that uvicorn logs (default info)",
         choices=("critical", "error", "warning", "info", "debug", "trace"))  # fmt: skip
     add("--shutdown-timeout", type=float, default=0.0, metavar="SECONDS",
@@ -79,7 +80,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--profiler-config", type=json_value, metavar="JSON",
         help='{"torch_profiler_dir": FOLDER}, for POST /start_profile')  # fmt: skip
-    add("--skip-tokenizer-init", action="store_true", help="take and return token ids only")
+    add("--skip-tokenizer-init", **switch, help="take and return token ids only")
     add("--stream-interval", type=int, default=1, metavar="TOKENS",
         help="tokens between two events of a stream (default 1)")  # fmt: skip
     add("--h11-max-incomplete-event-size", type=whole_number, default=4 * 2**20, metavar="BYTES",

@@ -261,7 +261,8 @@ def test_a_command_that_was_written_for_vllm() -> None:
     """What changes nothing is taken and dropped; underscores and vLLM's other names are known."""
     words = "serve --trust-remote-code storyteller --swap-space 4 --disable-log-requests --nnodes 1"
     words += " --no-enable-log-requests --max_num_seqs=4 --num-gpu-blocks-override 64"
-    words += " --ignore-patterns a b --scheduling-policy priority"
+    words += " --ignore-patterns a b --scheduling-policy priority --no-enable-auto-tool-choice"
+    words += " --chat-template-content-format auto"
     words += " --runner generate --max-logprobs 20 --enable-sleep-mode"
     args = build_parser().parse_args(with_dashes(words.split()))
     assert (args.model, args.max_num_seqs, args.num_gpu_blocks) == ("storyteller", 4, 64)

@@ -492,8 +492,8 @@ def test_arguments_of_vllm() -> None:
         ("scheduler_cls", 3, "scheduler_cls is 3; it must be a class"),
         (
             "profiler_config",
-            {"torch_profiler_with_stack": True},
-            "with_stack=True, which is vLLM's",
+            {"torch_profiler_with_flops": True},
+            "with_flops=True, which is vLLM's",
         ),
         ("profiler_config", {"folder": "x"}, "profiler_config has no key 'folder'"),
         ("profiler_config", "x", "profiler_config is 'x'"),
