@@ -323,7 +323,8 @@ class Worker(WorkerAdapters):
                 self.pp_group, self.model.config.hidden_size, dtype, self.device
             )
         if isinstance(self.model, Qwen3VLForConditionalGeneration):
-            self.model_runner.images = RunnerImages(self.model, self.model_runner)
+            runner = self.model_runner
+            runner.images = RunnerImages(self.model, runner.encoder_cache, runner.transfer)
         classes = load_classes(self.config.model.logits_processors)
         pins = self.platform.is_pin_memory_available
         self.model_runner.use_processors([cls(self.config, self.device, pins) for cls in classes])

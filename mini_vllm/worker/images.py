@@ -13,7 +13,7 @@ Source: vllm/v1/worker/gpu_model_runner.py#L2860-L3069 (GPUModelRunner._execute_
 from __future__ import annotations
 
 from collections import ChainMap
-from typing import TYPE_CHECKING
+from collections.abc import Container
 
 import numpy as np
 import torch
@@ -26,10 +26,8 @@ from mini_vllm.model.layers import compute_dtype
 from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.multimodal.gather import gather_mm_embeddings, merge_multimodal_embeddings
 from mini_vllm.multimodal.mrope import get_mrope_input_positions, positions_of_range
+from mini_vllm.platforms.transfer import Transfer
 from mini_vllm.worker.step_inputs import StepInputs
-
-if TYPE_CHECKING:
-    from mini_vllm.worker.runner_frame import RunnerFrame
 
 
 def encoder_cache_bytes(
@@ -63,11 +61,17 @@ class RunnerImages:
 
     Args:
         model: has the encoder.
-        runner: has the requests; its ``encoder_cache`` holds ``[rows, width]`` by hash.
+        encoder_cache: of the runner, ``[rows, width]`` by hash.
+        transfer: of the runner.
     """
 
-    def __init__(self, model: Qwen3VLForConditionalGeneration, runner: RunnerFrame) -> None:
-        self.model, self.runner = model, runner
+    def __init__(
+        self,
+        model: Qwen3VLForConditionalGeneration,
+        encoder_cache: dict[str, Tensor],
+        transfer: Transfer,
+    ) -> None:
+        self.model, self.encoder_cache, self.transfer = model, encoder_cache, transfer
         assert model.config.vision is not None
         self.merge_size = model.config.vision.spatial_merge_size
         self.features: dict[str, list[MultiModalFeatureSpec]] = {}
@@ -81,15 +85,18 @@ class RunnerImages:
         self._broken: set[str] = set()
         """Images whose encoding, of this step or a kept one, is not to be used."""
 
-    def update(self, plan: SchedulerOutput) -> None:
+    def update(self, plan: SchedulerOutput, req_ids: Container[str]) -> None:
         """Forget what the scheduler has evicted, then encode what it has planned.
 
         In this order: an image may have been evicted and be encoded again in one step.
+
+        Args:
+            req_ids: of all requests that the runner knows.
         """
         for mm_hash in plan.free_encoder_mm_hashes:
-            self.runner.encoder_cache.pop(mm_hash, None)
-        self._broken &= self.runner.encoder_cache.keys()
-        for req_id in [i for i in self.features if i not in self.runner.requests]:
+            self.encoder_cache.pop(mm_hash, None)
+        self._broken &= self.encoder_cache.keys()
+        for req_id in [i for i in self.features if i not in req_ids]:
             self._forget(req_id)
         for new in plan.scheduled_new_reqs:
             self._add(new)
@@ -121,7 +128,7 @@ class RunnerImages:
         pixels = np.concatenate([item["pixel_values"] for item in data])
         grids = torch.tensor([item["image_grid_thw"] for item in data])
         outputs = self.model.embed_multimodal(
-            pixel_values=torch.from_numpy(pixels).to(self.runner.device), image_grid_thw=grids
+            pixel_values=torch.from_numpy(pixels).to(self.transfer.device), image_grid_thw=grids
         )
         self.num_encoded += len(outputs)
         is_good = torch.stack([output.isfinite().all() for output in outputs]).tolist()
@@ -142,14 +149,14 @@ class RunnerImages:
         num_computed = [end - n for end, n in zip(ends, num_scheduled, strict=True)]
         features = [self.features.get(req_id, []) for req_id in inputs.req_ids]
         rows, mask = gather_mm_embeddings(
-            features, num_computed, num_scheduled, ChainMap(self._fresh, self.runner.encoder_cache)
+            features, num_computed, num_scheduled, ChainMap(self._fresh, self.encoder_cache)
         )
         spans = zip(inputs.req_ids, num_computed, ends, strict=True)
         positions = np.concatenate([self._positions(*span) for span in spans], axis=1)
         if not rows:
-            inputs.positions = self.runner._to_device(positions[0])
+            inputs.positions = self.transfer.put(torch.from_numpy(positions[0]))
             return
-        inputs.positions = self.runner._to_device(positions)
+        inputs.positions = self.transfer.put(torch.from_numpy(positions))
         embeds = self.model.embed(inputs.input_ids)
         embeds, deepstack = merge_multimodal_embeddings(embeds, rows, mask)
         inputs.extra |= {"inputs_embeds": embeds, "deepstack": deepstack}
@@ -174,18 +181,14 @@ class RunnerImages:
             if any(feature.identifier in self._broken for feature in images):
                 result.failed[req_id] = "the encoder returned NaN or infinity for one of its images"
 
-    def keep(self, result: ModelRunnerOutput) -> None:
-        """The step is done: keep its encodings, but not those of a request that failed.
-
-        With late results the scheduler has planned another step before a failure is reported, and
-        that step may count on them. So all are kept until the scheduler evicts them.
-        """
+    def keep(self, failed: Container[str]) -> None:
+        """The step is done: keep its encodings, but not those of requests that failed."""
         for mm_hash, rows in self._fresh.items():
-            if self.runner.late is not None or self._owner[mm_hash] not in result.failed:
-                self.runner.encoder_cache[mm_hash] = rows
+            if self._owner[mm_hash] not in failed:
+                self.encoder_cache[mm_hash] = rows
         self._fresh = {}
 
     def restart(self) -> None:
         """An interrupted step was undone: the scheduler has forgotten all encodings, too."""
-        self.runner.encoder_cache.clear()
+        self.encoder_cache.clear()
         self._fresh = {}

@@ -38,6 +38,7 @@ from mini_vllm.worker.adapters import map_adapters
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_uniform_decode
 from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
+from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
 from mini_vllm.worker.kv_connector import RunnerConnector
@@ -50,7 +51,7 @@ from mini_vllm.worker.sample_step import (
     report_prompts,
     sampler_of,
 )
-from mini_vllm.worker.slots import Images, Speculator
+from mini_vllm.worker.slots import Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class RunnerFrame(ABC):
         """What the encoder has made of images, by hash; the scheduler says what is kept."""
         self.group_tables: GroupTables | None = None
         """If the model's layers remember differently."""
-        self.images: Images | None = None
+        self.images: RunnerImages | None = None
         self.lora: LoRAModelManager | None = None
         self.connector: RunnerConnector | None = None
         self.speculator: Speculator | None = None
@@ -158,7 +159,7 @@ class RunnerFrame(ABC):
         self.kv_cache.zero(new_blocks)
         self._state = state = StepState(plan, ModelRunnerOutput())
         if self.images is not None:
-            self.images.update(plan)
+            self.images.update(plan, self.requests)
         if self.pooler is not None:
             self.pooler.update(plan)
         if self.connector is not None:
@@ -210,7 +211,7 @@ class RunnerFrame(ABC):
         if result.failed:
             self.scrub()
         if self.images is not None:
-            self.images.keep(result)
+            self.images.keep(result.failed if self.late is None else ())
         return result
 
     @torch.inference_mode()
@@ -218,7 +219,8 @@ class RunnerFrame(ABC):
         """:meth:`sample_tokens`, but the tokens stay on the device until they are asked for.
 
         The next step may be executed meanwhile. A failed row is reported late, too; the engine
-        calls :meth:`scrub` then.
+        calls :meth:`scrub` then. All encodings of images are kept until the scheduler evicts them:
+        it has planned another step before it hears of a failure, and that step may count on them.
         """
         assert self.late is not None
         state = self._take_state()
@@ -227,7 +229,7 @@ class RunnerFrame(ABC):
             rows = inputs.sample_rows
             drawn = self._draw(state, inputs, state.hidden, masks)
         if self.images is not None:
-            self.images.keep(state.result)
+            self.images.keep(())
         return self.late.reserve(rows, drawn, state.prompts, state.result)
 
     def _fail_broken(self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput) -> None:

@@ -1,8 +1,8 @@
-"""Protocols of the runner's features whose modules cannot be imported here.
+"""The runner's slot for speculation: :mod:`mini_vllm.spec_decode` is on a floor above the worker,
+and cannot be imported here.
 
-The module of images imports the runner, so importing it would be a circle;
-:mod:`mini_vllm.spec_decode` is on a floor above the worker. The runner calls all features in the
-one order that :meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
+The runner calls it in the one order that
+:meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model` shows.
 """
 
 from __future__ import annotations
@@ -15,25 +15,6 @@ from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.worker.input_batch import CachedRequestState
 from mini_vllm.worker.sample_step import SampleStep
 from mini_vllm.worker.step_inputs import StepInputs
-
-
-class Images(Protocol):
-    """Encodes the images of a step, and puts their embeddings into the step's inputs."""
-
-    num_encoded: int
-
-    def update(self, plan: SchedulerOutput) -> None:
-        """Drop the encodings that the scheduler has freed, then encode what it has scheduled."""
-
-    def apply(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
-        """Put embeddings and positions of images into the inputs; requests whose image cannot be
-        used go to ``failed``."""
-
-    def keep(self, result: ModelRunnerOutput) -> None:
-        """After the step: keep its encodings, except those of requests that failed."""
-
-    def restart(self) -> None:
-        """Drop all encodings: an interrupted step was undone."""
 
 
 class Speculator(Protocol):
