@@ -70,15 +70,12 @@ class InputBatch:
 
 
 def flatten_tokens(num_scheduled, num_computed):
-    owners, positions, starts = [], [], [0]
-    pairs = zip(num_scheduled.tolist(), num_computed.tolist(), strict=True)
-    for request, (count, first) in enumerate(pairs):
-        owners += [request] * count
-        positions += range(first, first + count)
-        starts.append(len(owners))
-    return FlatBatch(
-        np.array(owners, np.int64), np.array(positions, np.int64), np.array(starts, np.int32)
-    )
+    starts = np.append(0, np.cumsum(num_scheduled)).astype(np.int32)
+    is_first = np.zeros(starts[-1], np.int64)
+    is_first[starts[1:-1]] = 1  # of each stretch but the first
+    owners = is_first.cumsum()
+    shifts = num_computed.astype(np.int64) - starts[:-1]
+    return FlatBatch(owners, np.arange(len(owners)) + shifts[owners], starts)
 
 
 def rows_to_sample(flat, seq_lens, num_tokens):
