@@ -51,7 +51,7 @@ def folder(
     model: str | Path,
     revision: str | None = None,
     download_dir: str | None = None,
-    token: str | None = None,
+    token: str | bool | None = None,
     weights: bool = True,
 ) -> Path:
     """The folder or GGUF file of a model. A hub's is downloaded, if it is not in the cache.
@@ -147,7 +147,7 @@ class Repository:
     """One revision of a hub's repository, and its files in the cache."""
 
     def __init__(
-        self, name: str, revision: str | None, download_dir: str | None, token: str | None
+        self, name: str, revision: str | None, download_dir: str | None, token: str | bool | None
     ) -> None:
         from huggingface_hub import HfApi, constants  # takes half a second, so only when needed
 

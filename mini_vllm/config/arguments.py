@@ -27,7 +27,7 @@ class EngineOptions(TypedDict, total=False):
     revision: str | None
     tokenizer_revision: str | None
     download_dir: str | None
-    hf_token: str | None
+    hf_token: str | bool | None
     dtype: str
     device: str
     load_format: str

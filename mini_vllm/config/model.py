@@ -34,8 +34,9 @@ class ModelConfig:
     """The same for `tokenizer`."""
     download_dir: str | None = None
     """Where downloads are kept; None: the cache in HF_HOME."""
-    hf_token: str | None = field(default=None, repr=False)
-    """Token for gated and private models; None: HF_TOKEN, or the token of `hf auth login`."""
+    hf_token: str | bool | None = field(default=None, repr=False)
+    """Token for gated and private models; None or True: HF_TOKEN, or the token of `hf auth login`;
+    False: none is sent."""
     dtype: str = "auto"
     """Element type of weights and KV cache; "auto": the checkpoint's."""
     device: str = "auto"
@@ -107,6 +108,8 @@ class ModelConfig:
         for name in ("enforce_eager", "compile_model", "use_tqdm_on_load"):
             require_flag(name, getattr(self, name))
         for name in ("revision", "tokenizer_revision", "download_dir", "hf_token"):
+            if name == "hf_token" and isinstance(self.hf_token, bool):
+                continue
             if not isinstance(value := getattr(self, name), str | None) or value == "":
                 shown = "" if name == "hf_token" else f" is {show(value)}; it"
                 raise ValueError(

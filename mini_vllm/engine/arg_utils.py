@@ -104,7 +104,7 @@ class EngineArgs(_Given):
         *,
         skip_tokenizer_init: bool = False,
         profiler_config: Mapping[str, Any] | None = None,
-        scheduler_cls: type[Scheduler] | str = Scheduler,
+        scheduler_cls: type[Scheduler] | str | None = Scheduler,
         disable_log_stats: bool = True,
         **options: Unpack[EngineOptions],
     ) -> None:

@@ -90,7 +90,7 @@ class LLM(OfflinePooling):
         skip_tokenizer_init: bool = False,
         chat_template: str | Path | None = None,
         profiler_config: Mapping[str, Any] | None = None,
-        scheduler_cls: type[Scheduler] | str = Scheduler,
+        scheduler_cls: type[Scheduler] | str | None = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         disable_log_stats: bool = True,
         **config: Unpack[EngineOptions],

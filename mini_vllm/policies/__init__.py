@@ -52,10 +52,13 @@ def load_scheduler(name: str) -> type[Scheduler]:
     return _load(name, POLICIES, Scheduler, "scheduler")
 
 
-def scheduler_class(given: type[Scheduler] | str) -> type[Scheduler]:
-    """A class, or what :func:`load_scheduler` finds. Raises ValueError for anything else."""
+def scheduler_class(given: type[Scheduler] | str | None) -> type[Scheduler]:
+    """A class, or what :func:`load_scheduler` finds; None, as in vLLM: the scheduler. Raises
+    ValueError for anything else."""
     if isinstance(given, str):
         return load_scheduler(given)
+    if given is None:
+        return Scheduler
     if not isinstance(given, type):
         raise ValueError(
             f"scheduler_cls is {show(given)}; it must be a class, a policy's name, or "

@@ -36,7 +36,7 @@ from mini_vllm.entrypoints.cli import build_parser
 from mini_vllm.model.families.table import LLAMA
 from mini_vllm.model.mixers.args import GatedDeltaArgs, Mamba2Args
 from mini_vllm.model.moe.args import MoEArgs
-from mini_vllm.policies import POLICIES
+from mini_vllm.policies import POLICIES, scheduler_class
 
 
 def config(**options: Any) -> EngineConfig:
@@ -96,6 +96,11 @@ def test_what_vllm_leaves_open_may_be_none(name: str) -> None:
     assert EngineConfig.from_kwargs("storyteller", **{name: None}) == EngineConfig.from_kwargs(
         "storyteller"
     )
+
+
+def test_a_token_and_a_scheduler_may_be_left_to_the_engine() -> None:
+    assert EngineConfig.from_kwargs("storyteller", hf_token=True).model.hf_token is True
+    assert scheduler_class(None) is Scheduler
 
 
 @pytest.mark.parametrize("name", [*DEFAULTS, *REFUSED])
