@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from numbers import Integral, Rational
 from typing import Any
@@ -14,6 +14,9 @@ MAX_INT64 = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MIN_FLOAT32 = 2.0**-126
 """Ranges of the sampler's tensors: a number outside, in one row, would make the whole step fail."""
+
+MAX_N = 16384
+"""Most completions of one prompt, and most beams."""
 
 FORMER_NAMES = {
     "guided_decoding": "use structured_outputs",
@@ -156,3 +159,18 @@ def unknown_names(
             hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"
             return f"unknown {kind} {name!r}; {hint}"
     return None
+
+
+def spellings(words: Iterable[str], tokenizer: Any) -> list[list[int]]:
+    """The tokens of each word at the beginning of a text, and of those after a space that end
+    otherwise."""
+    found: list[list[int]] = []
+    for word in words:
+        plain, spaced = (
+            list(tokenizer.encode(space + word.lstrip(), add_special_tokens=False))
+            for space in ("", " ")
+        )
+        found.append(plain)
+        if spaced[-len(plain) :] != plain:  # else `plain` forbids it already
+            found.append(spaced)
+    return found

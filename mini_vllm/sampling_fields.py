@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -140,3 +141,16 @@ class OtherParams(TypedDict, total=False):
     top_n_sigma: float
     bad_words_token_ids: list[list[int]] | None
     eos_token_ids: list[int] | None
+
+
+def derive_seed(engine_seed: int, request_number: int) -> int:
+    """The seed of a request without one, from the engine's seed and the order of arrival.
+
+    So a run with the same requests in the same order is reproducible, whatever the schedule.
+
+    Args:
+        engine_seed: the engine's seed.
+        request_number: how many requests arrived before this one.
+    """
+    digest = hashlib.blake2b(f"{engine_seed}:{request_number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

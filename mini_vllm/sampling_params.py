@@ -8,22 +8,24 @@ Source: vllm/sampling_params.py#L168-L554 (SamplingParams) @ v0.22.1.
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Unpack
 
+from mini_vllm.beam_search_params import BeamSearchParams as BeamSearchParams
 from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.param_checks import (
     MAX_FLOAT32,
     MAX_INT64,
+    MAX_N,
     MIN_FLOAT32,
     check_list,
     check_scalar,
     check_token_ids,
     is_text,
+    spellings,
     token_id_key,
     unknown_names,
 )
@@ -36,8 +38,6 @@ from mini_vllm.structured_outputs_params import StructuredOutputsParams as Struc
 
 logger = logging.getLogger(__name__)
 
-MAX_N = 16384
-"""Most completions of one prompt."""
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
 
@@ -536,77 +536,10 @@ class SamplingParams(_Checked):
         """
         if not self.bad_words:
             return
-        self.bad_words_token_ids = []
-        for word in self.bad_words:
-            plain, spaced = (
-                list(tokenizer.encode(space + word.lstrip(), add_special_tokens=False))
-                for space in ("", " ")
-            )
-            self.bad_words_token_ids.append(plain)
-            if spaced[-len(plain) :] != plain:  # else `plain` forbids it already
-                self.bad_words_token_ids.append(spaced)
+        self.bad_words_token_ids = spellings(self.bad_words, tokenizer)
 
 
 NUMBERS: dict[str, Number] = {
     each.name: each.metadata["number"] for each in fields(SamplingParams) if each.metadata
 }
 """The numeric parameters, by name."""
-
-
-@dataclass
-class BeamSearchParams:
-    """Parameters of :meth:`~mini_vllm.engine.llm.LLM.beam_search`, and of a server's beam search.
-
-    Attributes:
-        beam_width: number of texts that are kept in each step, and returned.
-        max_tokens: most tokens of each, after the prompt.
-        ignore_eos: treat the model's end-of-sequence tokens like other tokens.
-        length_penalty: a text's log probability is divided by its length to this power; values
-            above 0 favour longer texts, below 0 shorter ones.
-        temperature: without effect, as in vLLM: texts are ranked by the model's own probabilities.
-        include_stop_str_in_output: whether a server's answer includes the end token.
-            :attr:`BeamSearchSequence.tokens` always does.
-
-    Raises:
-        ValueError: for a value out of range.
-
-    Source: vllm/sampling_params.py#L977-L990 (BeamSearchParams) @ v0.22.1
-    """
-
-    beam_width: int
-    max_tokens: int
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    length_penalty: float = 1.0
-    include_stop_str_in_output: bool = False
-
-    def __post_init__(self) -> None:
-        for name, kind, legal, limit, fix in (
-            ("beam_width", Integral, lambda v: 1 <= v <= MAX_N, f"between 1 and {MAX_N}",
-             "1 is greedy"),
-            ("max_tokens", Integral, lambda v: 1 <= v <= MAX_INT64, "at least 1", "raise it"),
-            ("length_penalty", Real, lambda v: -10 <= v <= 10, "between -10 and 10",
-             "0 ranks by probability alone"),
-            ("temperature", Real, lambda v: 0 <= v <= MAX_FLOAT32, "finite and at least 0",
-             "beams are not drawn; leave it out"),
-        ):  # fmt: skip
-            value = check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
-            setattr(self, name, value)
-        for name in ("ignore_eos", "include_stop_str_in_output"):
-            if not isinstance(getattr(self, name), bool):
-                raise RequestError(
-                    f"{name} is {show(getattr(self, name))}; it must be True or False", param=name
-                )
-
-
-def derive_seed(engine_seed: int, request_number: int) -> int:
-    """The seed of a request without one, from the engine's seed and the order of arrival.
-
-    So a run with the same requests in the same order is reproducible, whatever the schedule.
-
-    Args:
-        engine_seed: the engine's seed.
-        request_number: how many requests arrived before this one.
-    """
-    digest = hashlib.blake2b(f"{engine_seed}:{request_number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")

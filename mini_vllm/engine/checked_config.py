@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from mini_vllm.config import EngineConfig, ModelConfig, combinations
+from mini_vllm.config import EngineConfig, ModelConfig, SchedulerConfig, combinations
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
@@ -199,3 +199,11 @@ def _warn_of_what_is_not_read(model: ModelConfig) -> None:
         return
     if names := without_effect(read_generation(file)):
         logger.warning("%s: %s have no effect in this engine", file, ", ".join(names))
+
+
+def with_last_position(config: EngineConfig) -> SchedulerConfig:
+    """The scheduler's limits. It leaves the last position of the longest sequence uncomputed, for
+    what is sampled there is never read; of a pooled prompt every position counts."""
+    limits = config.scheduler
+    room = 1 if config.model.pools else 0
+    return replace(limits, max_model_len=limits.max_model_len + room)

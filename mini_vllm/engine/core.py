@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from mini_vllm.config import EngineConfig, SchedulerConfig
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
@@ -34,7 +34,7 @@ from mini_vllm.core.scheduler_output import (
     accepted_drafts,
 )
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
-from mini_vllm.engine.checked_config import load_model_args, settled
+from mini_vllm.engine.checked_config import load_model_args, settled, with_last_position
 from mini_vllm.engine.parts.adapters import EngineAdapters
 from mini_vllm.engine.parts.features import make_scheduler
 from mini_vllm.engine.parts.images import make_image_processor, with_encoder_limits
@@ -585,14 +585,6 @@ class Turn:
         self, plan: SchedulerOutput, result: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
         return self.core.take_in(self.batch, result)
-
-
-def with_last_position(config: EngineConfig) -> SchedulerConfig:
-    """The scheduler's limits. It leaves the last position of the longest sequence uncomputed, for
-    what is sampled there is never read; of a pooled prompt every position counts."""
-    limits = config.scheduler
-    room = 1 if config.model.pools else 0
-    return replace(limits, max_model_len=limits.max_model_len + room)
 
 
 def call_utility(core: EngineCore, method: str, *args: Any) -> Any:

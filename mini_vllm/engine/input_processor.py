@@ -23,7 +23,8 @@ from mini_vllm.multimodal.processing import MultiModalProcessor
 from mini_vllm.param_checks import MAX_INT64, context_overflow, is_text
 from mini_vllm.pooling.config import PoolingArgs, load_pooling_args
 from mini_vllm.pooling_params import PoolingParams
-from mini_vllm.sampling_params import SamplingParams, derive_seed
+from mini_vllm.sampling_fields import derive_seed
+from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.structured_output.choose import check_constraint
 
 NOTHING_SAMPLED = SamplingParams(max_tokens=1, temperature=0.0, seed=0, detokenize=False)

@@ -23,11 +23,13 @@ from mini_vllm.engine.beam_search import (
     check_width,
     run_searches,
 )
-from mini_vllm.engine.chat_template import read_template, render_chat
+from mini_vllm.engine.chat_template import read_template
 from mini_vllm.engine.checked_config import make_engine_config, recommended_params
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.offline_chat import OfflineChat
 from mini_vllm.engine.offline_inputs import (
     LoRARequests,
+    Params,
     Progress,
     Prompts,
     as_list,
@@ -41,18 +43,14 @@ from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.lazy_tokenizer import load_lazy_tokenizer
-from mini_vllm.multimodal.chat import encode_chat, take_images, with_placeholders
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.param_checks import check_context
 from mini_vllm.policies import scheduler_class
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
-Params = SamplingParams | Sequence[SamplingParams] | None
-"""For all prompts, or one for each; the model's own defaults if left out."""
 
-
-class LLM(OfflinePooling):
+class LLM(OfflineChat, OfflinePooling):
     """A model that generates text for batches of prompts, or embeds and classifies them.
 
     Args:
@@ -226,133 +224,6 @@ class LLM(OfflinePooling):
         finally:
             self.engine.abort_requests(ids)
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
-        sampling_params: Params = None,
-        use_tqdm: Progress = True,
-        lora_request: LoRARequests = None,
-        chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[RequestOutput]:
-        """Answer one conversation, or several, in the format of the model's chat template.
-
-        Args:
-            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists. For a
-                model that sees, content may be a list of parts:
-                ``{"type": "text", "text": "..."}``,
-                ``{"type": "image_pil", "image_pil": picture}``, or
-                ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
-            chat_template: Jinja, instead of that of ``LLM(chat_template=...)`` and the tokenizer's.
-            chat_template_content_format: vLLM's; templates are always given text.
-            add_generation_prompt: end with the beginning of the assistant's turn.
-            continue_final_message: leave the last message open, for the model to go on with.
-            tools: what the model may call, for templates that tell it.
-            chat_template_kwargs: variables of the template's own, such as
-                ``{"enable_thinking": False}``.
-            tokenization_kwargs: as of :meth:`generate`. Without ``add_special_tokens`` the
-                template's own are all that there are.
-            mm_processor_kwargs: options of the image processor for these conversations, such as
-                ``{"max_pixels": 200704}``.
-
-        Raises:
-            ValueError: if there is no chat template, or the model takes text only.
-
-        Source: vllm/entrypoints/llm.py#L615-L707 (LLM.chat) @ v0.22.1
-        """
-        prompts = self._chat_prompts(
-            messages,
-            chat_template_content_format,
-            tokenization_kwargs,
-            mm_processor_kwargs,
-            **(chat_template_kwargs or {}),
-            template=chat_template,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
-        return self.generate(
-            prompts,
-            sampling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            tokenization_kwargs=tokenization_kwargs,
-        )
-
-    def enqueue_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
-        sampling_params: Params = None,
-        use_tqdm: Progress = True,
-        lora_request: LoRARequests = None,
-        priority: Sequence[int] | None = None,
-        chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[str]:
-        """Queue conversations without running them; returns their ids. Arguments as of
-        :meth:`chat` and :meth:`generate`.
-
-        Source: vllm/entrypoints/llm.py#L709-L783 (LLM.enqueue_chat) @ v0.22.1
-        """
-        prompts = self._chat_prompts(
-            messages,
-            chat_template_content_format,
-            tokenization_kwargs,
-            mm_processor_kwargs,
-            **(chat_template_kwargs or {}),
-            template=chat_template,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-        )
-        return self.enqueue(
-            prompts,
-            sampling_params,
-            lora_request,
-            priority,
-            use_tqdm,
-            tokenization_kwargs=tokenization_kwargs,
-        )
-
-    def _chat_prompts(
-        self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
-        content_format: str,
-        tokenization_kwargs: Mapping[str, Any] | None,
-        mm_processor_kwargs: Mapping[str, Any] | None,
-        **options: Any,
-    ) -> list[PromptType]:
-        """One conversation, or several, as prompts."""
-        if content_format not in ("auto", "string"):
-            raise ValueError(
-                f"chat_template_content_format is {show(content_format)}; templates are given text "
-                "here; pass 'auto' or 'string'"
-            )
-        if not isinstance(messages, list | tuple):
-            raise bad_value(
-                "messages",
-                messages,
-                "it must be a list such as [{'role': 'user', 'content': '...'}], or a list of "
-                "such lists",
-            )
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        special = bool((tokenization_kwargs or {}).get("add_special_tokens", False))
-        return [
-            self.chat_prompt(one, mm_processor_kwargs, special, **options) for one in conversations
-        ]
-
     def beam_search(
         self,
         prompts: Prompts,
@@ -406,24 +277,6 @@ class LLM(OfflinePooling):
         check_width(params.beam_width, self.config.model.max_logprobs)
         eos_token_ids = self.engine.input_processor.model.eos_token_ids
         return BeamSearch(prompt, token_ids, params, eos_token_ids, lora)
-
-    def chat_prompt(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-        add_special_tokens: bool = False,
-        **options: Any,
-    ) -> PromptType:
-        """A conversation as a prompt, with the pictures that it holds."""
-        plain, images = take_images(messages)
-        text = self._render(plain, **options)
-        sees = self.engine.input_processor.images is not None
-        token_ids = encode_chat(self.tokenizer, text, sees, add_special_tokens)
-        prompt = {"prompt": with_placeholders(text), "prompt_token_ids": token_ids}
-        if not images:
-            return prompt
-        about = {"multi_modal_data": {"image": images}, "mm_processor_kwargs": mm_processor_kwargs}
-        return prompt | about
 
     if not TYPE_CHECKING:  # a type checker tells a name that is not here by itself
 
@@ -586,29 +439,6 @@ class LLM(OfflinePooling):
         Source: vllm/entrypoints/llm.py#L846-L857 (LLM.get_metrics) @ v0.22.1
         """
         return self.engine.get_metrics()
-
-    def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], **options: Any
-    ) -> list[int]:
-        """The prompt's token ids for a conversation, ready for the assistant's turn.
-
-        Args:
-            options: of :func:`~mini_vllm.engine.chat_template.render_chat`.
-        """
-        return self._encode(self._render(messages, **options))
-
-    def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        options["template"] = options.get("template") or self.chat_template
-        has_template = options["template"] or getattr(self.tokenizer, "chat_template", None)
-        if not has_template:
-            raise ValueError(
-                f"the tokenizer of {self.config.model.model} has no chat template; use generate()"
-            )
-        return render_chat(self.tokenizer, messages, **options)
-
-    def _encode(self, text: str) -> list[int]:
-        """Tokens of a text that has its special tokens already."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _add_all(
         self,

@@ -13,12 +13,15 @@ from tqdm import tqdm
 from mini_vllm.errors import bad_value, show
 from mini_vllm.inputs import PromptType
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.sampling_params import SamplingParams
 
 Prompts = PromptType | Sequence[int | PromptType]
 """One prompt or several; a flat list of integers is one. (A type checker would not look into a list
 of dicts for `Sequence[int] | Sequence[PromptType]`.)"""
 LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 """The adapter of all prompts, or of each; None: the base."""
+Params = SamplingParams | Sequence[SamplingParams] | None
+"""For all prompts, or one for each; the model's own defaults if left out."""
 Progress = bool | Callable[..., Any]
 """Whether to show a bar, or what makes it, such as ``functools.partial(tqdm, leave=False)``."""
 

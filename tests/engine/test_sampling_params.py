@@ -12,6 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mini_vllm.sampling_fields import derive_seed
 from mini_vllm.sampling_params import (
     MIN_TEMPERATURE,
     OtherParams,
@@ -19,7 +20,6 @@ from mini_vllm.sampling_params import (
     SamplingParams,
     SamplingType,
     StructuredOutputsParams,
-    derive_seed,
 )
 
 NAN, INF = float("nan"), float("inf")

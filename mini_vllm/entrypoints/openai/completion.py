@@ -34,7 +34,8 @@ from mini_vllm.entrypoints.openai.state import (
 )
 from mini_vllm.inputs import PromptType
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
-from mini_vllm.sampling_params import MAX_N, BeamSearchParams, SamplingParams
+from mini_vllm.param_checks import MAX_N
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 NO_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""

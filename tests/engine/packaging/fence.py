@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from labkit.course.root import find_root
 
 PROJECT = tomllib.loads((find_root() / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OF_THE_COURSE = ("course", "dev", "notebook")
+OF_THE_COURSE = ("course", "dev", "maintain", "notebook")
 EXTRAS = tuple(name for name in PROJECT["optional-dependencies"] if name not in OF_THE_COURSE)
 """Those of the engine."""
 
