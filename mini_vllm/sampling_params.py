@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Unpack
 
-from mini_vllm.beam_search_params import BeamSearchParams as BeamSearchParams
 from mini_vllm.errors import RequestError, bad_value, show
 from mini_vllm.param_checks import (
     MAX_FLOAT32,
@@ -29,6 +28,7 @@ from mini_vllm.param_checks import (
     token_id_key,
     unknown_names,
 )
+from mini_vllm.sampling_fields import BeamSearchParams as BeamSearchParams
 from mini_vllm.sampling_fields import Number as Number
 from mini_vllm.sampling_fields import OtherParams, number_field
 from mini_vllm.sampling_fields import RepetitionDetectionParams as RepetitionDetectionParams

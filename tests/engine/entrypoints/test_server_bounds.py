@@ -152,5 +152,5 @@ def test_a_constraint_that_nothing_satisfies_is_no_stream(server: Server, path: 
 
 def test_a_mapping_without_a_prompt_is_told_what_it_holds() -> None:
     processor = InputProcessor(None, None, 16)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"mapping with \['prompt_embeds'\]; it must be text"):
+    with pytest.raises(ValueError, match=r"prompt_embeds is \[1.0\]; models read tokens"):
         processor.tokenize({"prompt_embeds": [1.0]})  # type: ignore[typeddict-unknown-key]

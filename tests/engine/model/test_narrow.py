@@ -120,6 +120,8 @@ def quantised(form: str, dtype: str, folder: Path) -> LlamaForCausalLM:
             preset = replace(preset, group_size=32)
         config["quantization_config"] = preset.config(["lm_head"], act_order=False)
         file.write_text(json.dumps(config))
+        for floats in folder.glob("*.safetensors"):
+            floats.unlink()  # they contradict that entry, and a dummy load reads none
     quant = get_quantization_config(folder, wanted)
     load_format = "auto" if wanted else "dummy"
     backend = get_backend("cpu", "cpu")

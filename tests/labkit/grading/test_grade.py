@@ -73,7 +73,7 @@ def test_the_reference_gets_all_points_and_is_flagged_as_itself(tmp_path: Path) 
     done = run("00", "--seed", "7", "--result", str(file), LAB="reference")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
-    assert "hidden 24/24 · 50 of 50 points" in done.stdout
+    assert "hidden 25/25 · 50 of 50 points" in done.stdout
     graded = result.load(file)
     assert (graded.passed, graded.problem, graded.seed.value) == (True, "", 7)
     assert graded.seed.commitment == result.commitment(7)
@@ -92,7 +92,7 @@ def test_a_skeleton_gets_none_and_hears_why(
     graded = judged.result
     assert [g.kind for g in graded.groups] == ["open TODO"] * 5
     assert [g.hint for g in graded.groups] == [task.hints[0] for task in phase.exercises]
-    assert (graded.earned, len(graded.tests), graded.flags) == (0, 24, [])
+    assert (graded.earned, len(graded.tests), graded.flags) == (0, 25, [])
 
     grade.show(phase, judged, reveal=False)
     sealed = capsys.readouterr().out
