@@ -185,12 +185,11 @@ class EngineControls(ABC):
             self.stats.sleep_changed(is_asleep=True)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """End :meth:`sleep`, or a part of it. The cache is empty afterwards.
+        """End :meth:`sleep`, or a part of it. After level 1 the cache is empty.
 
         Args:
             tags: what to take memory for: "weights", "kv_cache", or both; "scheduling" ends
-                level 0.
-                Requests go on when all is back, one call after the other or at once.
+                level 0. Requests go on when all is back, by one call or several.
 
         Raises:
             ValueError: for another tag.
