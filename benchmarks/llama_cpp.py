@@ -19,8 +19,8 @@ machine puts it, and once held to the first core. How busy the machine was is sa
 of the table: seconds that were measured beside other work say little of a quiet machine. There
 `--clock cpu` counts the processor time of each engine on one thread, which waits for no other.
 
-`--save` keeps the figures and writes the table of phase 09's guide; `labkit docs figures` writes
-that of docs/speed.md.
+`--save` keeps the figures, those of each kind of processor in a file of their own, and writes the
+table of phase 09's guide, which is of AVX2; `labkit docs figures` writes those of docs/speed.md.
 """
 
 from __future__ import annotations
@@ -41,14 +41,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_offline import best_seconds, cpu, installed_vllm, vllm_environment
+from benchmarks.bench_offline import (
+    best_seconds,
+    cpu,
+    installed_vllm,
+    results_file,
+    vllm_environment,
+)
 from benchmarks.bench_scheduler import machine
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from mini_vllm import LLM, SamplingParams, hub
 from mini_vllm.kernels.native import cache_folder
 
-RESULTS = ROOT / "benchmarks" / "results" / "llama_cpp.json"
+RESULTS = results_file(["avx2"], "llama_cpp")
 SCRIPT = Path(__file__).with_suffix(".mjs")
 VERSION = "3.22.1"
 """Of `node-llama-cpp`; its binary is llama.cpp 0.5.0."""
@@ -433,12 +439,15 @@ def show(name: str, row: Mapping[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------- the table
-def report(path: Path = RESULTS) -> str:
-    """The saved figures as Markdown: a table for each clock, ours / llama.cpp / limit; and one of
-    the rows that vLLM took part in."""
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    tables = [table(clock, saved[clock]) for clock in CLOCKS if clock in saved]
-    return "\n\n".join([*tables, *three_engines(saved.get(BESIDE_VLLM, {}))])
+def report() -> str:
+    """The saved figures as Markdown, one kind of machine after the other: a table for each clock,
+    ours / llama.cpp / limit; and one of the rows that vLLM took part in."""
+    tables: list[str] = []
+    for path in sorted(RESULTS.parent.glob("llama_cpp*.json"), reverse=True):
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        tables += [table(clock, saved[clock]) for clock in CLOCKS if clock in saved]
+        tables += three_engines(saved.get(BESIDE_VLLM, {}))
+    return "\n\n".join(tables)
 
 
 def three_engines(rows: Mapping[str, Any]) -> Iterator[str]:
@@ -523,7 +532,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS, help="default: all")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="default: wall")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--save", action="store_true", help=f"into {RESULTS.relative_to(ROOT)}")
+    path = results_file(cpu()["features"], "llama_cpp")
+    parser.add_argument("--save", action="store_true", help=f"into {path.relative_to(ROOT)}")
     args = parser.parse_args(argv)
     if unknown := [kind for kind in args.kinds if kind not in KINDS]:
         parser.error(f"{unknown[0]!r} is no kind; choose from {', '.join(KINDS)}")
@@ -540,13 +550,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         load = [before, os.getloadavg()[0]]
         print(f"load {load[0]:.1f} before, {load[1]:.1f} after", flush=True)
         if args.save:
-            saved = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+            saved = json.loads(path.read_text()) if path.is_file() else {}
             beside = {name: row for name, row in rows.items() if "vLLM" in row}
             if beside:  # three in turns are a table of their own
                 keep(saved.setdefault(BESIDE_VLLM, {}), beside, groups, load)
             else:
                 keep(saved.setdefault(args.clock, {}).setdefault(kind, {}), rows, groups, load)
-            write_text(RESULTS, json.dumps(saved, indent=1) + "\n")
+            write_text(path, json.dumps(saved, indent=1) + "\n")
             write_guide()
     return 0
 

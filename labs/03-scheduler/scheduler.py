@@ -197,7 +197,8 @@ class Scheduler(ProfileRules, Integrity):
         self.long_prefill_cap = self._cap_of_step()
         self._schedule_running(step)
         self._report_preempted(step)
-        if not step.preempted and self.pause_state == PauseState.UNPAUSED:
+        waiting = self.waiting or self.skipped_waiting
+        if waiting and not step.preempted and self.pause_state == PauseState.UNPAUSED:
             self._schedule_waiting(step)
             self._return_skipped()
         self._check_progress(step)

@@ -101,5 +101,7 @@ def overriding(extensions: Sequence[SchedulerExtension], hook: str) -> list[Sche
     A step calls some hooks once for each request. For an extension that does not override the
     method, a call changes nothing but costs as much.
     """
+    if not extensions:
+        return []
     default = getattr(SchedulerExtension, hook)
     return [e for e in extensions if getattr(getattr(e, hook), "__func__", None) is not default]

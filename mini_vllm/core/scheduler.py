@@ -197,7 +197,8 @@ class Scheduler(ProfileRules, Integrity):
         self.long_prefill_cap = self._cap_of_step()
         self._schedule_running(step)
         self._report_preempted(step)
-        if not step.preempted and self.pause_state == PauseState.UNPAUSED:
+        waiting = self.waiting or self.skipped_waiting
+        if waiting and not step.preempted and self.pause_state == PauseState.UNPAUSED:
             self._schedule_waiting(step)
             self._return_skipped()
         self._check_progress(step)
@@ -224,7 +225,8 @@ class Scheduler(ProfileRules, Integrity):
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
         room = self.max_model_len - 1 - num_computed_tokens
-        return max(min(num_new_tokens, token_budget, room), 0)
+        num_new_tokens = min(num_new_tokens, token_budget, room)
+        return num_new_tokens if num_new_tokens > 0 else 0
 
     def _schedule_running(self, step: StepPlan) -> None:
         """Give every running request its next tokens, in order of admission.
