@@ -439,11 +439,11 @@ def show(name: str, row: Mapping[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------- the table
-def report() -> str:
+def report(folder: Path = RESULTS.parent) -> str:
     """The saved figures as Markdown, one kind of machine after the other: a table for each clock,
     ours / llama.cpp / limit; and one of the rows that vLLM took part in."""
     tables: list[str] = []
-    for path in sorted(RESULTS.parent.glob("llama_cpp*.json"), reverse=True):
+    for path in sorted(folder.glob("llama_cpp*.json"), reverse=True):
         saved = json.loads(path.read_text(encoding="utf-8"))
         tables += [table(clock, saved[clock]) for clock in CLOCKS if clock in saved]
         tables += three_engines(saved.get(BESIDE_VLLM, {}))

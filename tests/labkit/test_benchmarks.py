@@ -210,8 +210,10 @@ def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
     about = {"machine": {"cores": 2, "cpu": "A", "features": ["avx2"]}, "loads": {"decode": [1, 2]}}
     rows = {"decode, 1 request": row, llama_cpp.START: {"ours": 2.0, "llama.cpp": 1}}
     saved = {"cpu": {"int4": rows | about}}
-    (tmp_path / "a.json").write_text(json.dumps(saved))
-    text = llama_cpp.report(tmp_path / "a.json")
+    (tmp_path / "llama_cpp.json").write_text(json.dumps(saved))
+    (tmp_path / "llama_cpp-other.json").write_text(json.dumps({"wall": saved["cpu"]}))
+    text = llama_cpp.report(tmp_path)
+    assert text.index(llama_cpp.CLOCKS["cpu"]) < text.index(llama_cpp.CLOCKS["wall"])
     assert "| decode, 1 request | 105 / 76 / 1,200 |" in text
     assert f"| {llama_cpp.START} | 2.0 / 1.0 |" in text
     assert "busy neighbour" not in text and "load was between 1 and 2" in text
