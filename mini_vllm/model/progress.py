@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 PERCENT = 10
 SECONDS = 2.0
 """A new line is logged after this much more is loaded, but not before this much time."""
+LEAST_BYTES = 1 << 30
+"""Less is loaded within seconds, and to watch every operation makes that longer."""
 
 
 class CountCopies(TorchFunctionMode):
@@ -62,11 +64,20 @@ class Lines:
 @contextmanager
 def weights_progress(model: nn.Module, shown: bool) -> Iterator[None]:
     """Show a bar on a terminal, or lines elsewhere, while the `with` block fills the parameters."""
-    shown = shown and logger.isEnabledFor(logging.INFO)
-    if not shown:
+    if not (shown and logger.isEnabledFor(logging.INFO)):
         yield
         return
     started, total = time.monotonic(), sum(weight.nbytes for weight in model.parameters())
+    if total < LEAST_BYTES:
+        yield
+    else:
+        with _counted(total):
+            yield
+    logger.info("weights: %s loaded in %.1f s", in_units(total), time.monotonic() - started)
+
+
+@contextmanager
+def _counted(total: int) -> Iterator[None]:
     progress: Any = Lines(total)
     if sys.stderr.isatty():
         progress = tqdm(total=total, desc="weights", unit="B", unit_scale=True, leave=False)
@@ -75,4 +86,3 @@ def weights_progress(model: nn.Module, shown: bool) -> Iterator[None]:
             yield
     finally:
         progress.close()
-    logger.info("weights: %s loaded in %.1f s", in_units(total), time.monotonic() - started)

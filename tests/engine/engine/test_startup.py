@@ -151,6 +151,7 @@ def test_weights_are_counted_by_percent(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mini_vllm.model.progress.SECONDS", 0.0)
+    monkeypatch.setattr("mini_vllm.model.progress.LEAST_BYTES", 0)
     model = torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=False) for _ in range(20)))
     with caplog.at_level(logging.INFO, "mini_vllm"), weights_progress(model, True):
         for weight in model.parameters():
@@ -165,6 +166,7 @@ def test_a_terminal_shows_a_bar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("mini_vllm.model.progress.LEAST_BYTES", 0)
     model = torch.nn.Linear(8, 8, bias=False)
     with caplog.at_level(logging.INFO, "mini_vllm"), weights_progress(model, True):
         model.weight.data.copy_(torch.zeros(8, 8))
