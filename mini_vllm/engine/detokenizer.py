@@ -187,13 +187,23 @@ class TokenWindow:
         self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self._vocabulary = vocabulary_of(tokenizer)
         self._skip_special_tokens = skip_special_tokens
-        self._tokens = list(prompt_token_ids[-PROMPT_TOKENS:])
-        self._printed = len(self.decode(self._tokens).rstrip(REPLACEMENT))
+        self._tokens = self._end_of_prompt(prompt_token_ids)
+        self._printed = len(complete_text(self._tokens, self.decode)[1])
         # Of a character that the prompt began. It is the prompt's, unless the output completes it.
         self._unfinished = len(self.decode(self._tokens)) - self._printed
         # Text was complete before this token; the tokens after it are the last printed chunk.
         self._chunk_start = 0
         self._chunk_end = len(self._tokens)
+
+    def _end_of_prompt(self, token_ids: Sequence[int]) -> list[int]:
+        """The last PROMPT_TOKENS of the prompt, and those before them that begin their first
+        character: without its beginning some decoders show the good bytes behind it as broken."""
+        for length in range(PROMPT_TOKENS, PROMPT_TOKENS + MAX_WAITING + 1):
+            tokens = list(token_ids[-length:])
+            text = complete_text(tokens, self.decode)[1] or self.decode(tokens)
+            if not text.startswith(REPLACEMENT):
+                return tokens
+        return list(token_ids[-PROMPT_TOKENS:])
 
     def take(self, token_ids: Sequence[int]) -> str:
         """Take in tokens of the output; return the text of the output that is now certain.

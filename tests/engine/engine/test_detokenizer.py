@@ -225,6 +225,22 @@ def test_bug_vllm_48853_a_character_that_the_prompt_began(kind, number):
         assert "".join(stream(at_once, [after])) == text
 
 
+def test_a_prompt_that_ends_in_bytes_of_several_characters():
+    """The window begins with a whole character: the decoder shows a run that begins inside one as
+    broken, the output's bytes included."""
+    prompt = [BYTE_FALLBACK.token_to_id(f"<0x{byte:02X}>") for byte in "👩👩".encode()]
+    line_end = BYTE_FALLBACK.token_to_id("<0x0A>")
+    assert stream(make(BYTE_FALLBACK, prompt), [[line_end]]) == ["\n", ""]
+
+
+def test_whole_characters_of_the_prompt_before_one_that_it_began_are_not_printed():
+    tokenizer, real = SPELLED["byte level"]
+    prompt = [*real, BYTE_LEVEL.token_to_id("ð")]  # 0xF0, the first of four
+    kanji = BYTE_LEVEL.encode("漢").ids
+    assert "".join(stream(make(tokenizer, prompt), [[token] for token in kanji])) == "漢"
+    assert "".join(stream(make(tokenizer, prompt), [kanji])) == "漢"
+
+
 def test_broken_bytes_do_not_hold_the_text_back_for_ever():
     broken = BYTE_LEVEL.token_to_id("Ģ")  # 0x80, never the first byte of a character
     detokenizer = make()
