@@ -207,7 +207,8 @@ def record(llm: LLM) -> None:
     """Replay decodes and samplers from now on, if a GPU would; here a replay computes again."""
     worker = getattr(llm.engine.core.executor, "worker", None)
     if worker is not None and worker.can_record():
-        worker.model_runner.warm_up(8, record_eagerly)
+        limit = worker.config.scheduler.max_num_batched_tokens
+        worker.model_runner.warm_up(min(8, limit), record_eagerly)
         assert worker.model_runner.head is not None
 
 
