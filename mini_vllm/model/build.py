@@ -53,6 +53,8 @@ __all__ = ["PLAIN", "Build", "compile_model", "load_model", "resolve_dtype"]
 
 logger = logging.getLogger(__name__)
 
+SMALL_BYTES = 1 << 30
+"""Of weights, that one thread fills within seconds."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -110,17 +112,24 @@ def load_model(
     model.cache_dtype = cache_dtype
     if pools:
         model.lm_head = torch.nn.Identity()
-    if load_format == "dummy":
-        fill_with_random(model, seed)
-    elif load_format == "auto":
-        with weights_progress(model, show_progress):
-            fill = fill_without_head if pools else fill_from_files
-            fill(model, Path(path), build, quant)
-        if is_gguf(path):
-            log_form(path, quant, cache_dtype)
-    else:
+    if load_format not in ("auto", "dummy"):
         raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
-    round_weights(model, cache_dtype)
+    with one_thread_if_small(model):
+        if load_format == "dummy":
+            fill_with_random(model, seed)
+        else:
+            with weights_progress(model, show_progress):
+                fill = fill_without_head if pools else fill_from_files
+                fill(model, Path(path), build, quant)
+            if is_gguf(path):
+                log_form(path, quant, cache_dtype)
+        round_weights(model, cache_dtype)
+        process_weights(model, device)
+    return model
+
+
+def process_weights(model: LlamaForCausalLM, device: str | torch.device) -> None:
+    """Bring the weights, which are all there now, into the form in which products read them."""
     head = model.lm_head
     if can_share := shares_weight(model, device):
         head.weight = torch.nn.Parameter(head.weight.data, requires_grad=False)
@@ -130,7 +139,22 @@ def load_model(
             trim()
     if can_share and getattr(head, "weight", None) is None and head.blocks is not None:
         model.model.embed_tokens = TiedEmbedding(head.blocks, model.dtype)
-    return model
+
+
+@contextmanager
+def one_thread_if_small(model: LlamaForCausalLM) -> Iterator[None]:
+    """Let torch use one thread in the block, unless the model is large.
+
+    Loading is thousands of short operations. Two threads wait for each other after every one, and
+    if another program has one of the cores, they wait far longer than they compute.
+    """
+    before = torch.get_num_threads()
+    if sum(weight.nbytes for weight in model.parameters()) < SMALL_BYTES:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def shares_weight(model: LlamaForCausalLM, device: str | torch.device) -> bool:
