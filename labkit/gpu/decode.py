@@ -39,9 +39,10 @@ TARGETS_MS = {("0.6B", 1): 1.7, ("0.6B", 256): 3.7, ("8B", 1): 7.0, ("8B", 256):
 
 CALLS = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 """By which the host tells the GPU to do something, as the profiler names them."""
-TARGET_CALLS = 16
-"""Of a step of decodes, whatever the shape: the arrays in one copy, seven for a graph's inputs, one
-replay of the model, four around that of the head and the sampler, and the tokens' way back."""
+TARGET_CALLS = 10
+"""Of a step of decodes, whatever the shape: the arrays in one copy, one launch for the inputs of a
+graph, one replay of the model, four around that of the head and the sampler, and the tokens' way
+back."""
 
 
 @dataclass(frozen=True)

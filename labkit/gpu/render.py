@@ -179,9 +179,12 @@ def measured_ceilings(items: Items) -> dict[str, float]:
     return {key: max(each[key] for each in seen) for key in ("bandwidth", "flops")} if seen else {}
 
 
-OF_TORCH = dict.fromkeys(
-    ("paged_prefill", "tiled_prefill"), "torch's own attention over contiguous keys"
-)
+OF_TORCH = {
+    **dict.fromkeys(
+        ("paged_prefill", "tiled_prefill"), "torch's own attention over contiguous keys"
+    ),
+    "decode_inputs": "`StaticInputs.fill`, five copies and two fills of torch,",
+}
 
 
 def beside_torch(items: Items) -> list[str]:
@@ -195,9 +198,20 @@ def beside_torch(items: Items) -> list[str]:
             "",
             f"`{name}`, {row['name']}: {OF_TORCH.get(name, 'the product of torch')} takes"
             f" {row['times']['torch']['median']:.1f} µs, so this kernel reaches"
-            f" {1 / row['ratio']['torch']:.0%} of its rate.",
+            f" {1 / row['ratio']['torch']:.0%} of its rate." + host_time(row),
         )
     ]
+
+
+def host_time(row: Mapping[str, Any]) -> str:
+    """How long the host needs to start either; "" in a report of before this was measured."""
+    host = row.get("host_us")
+    if not host:
+        return ""
+    return (
+        f" The host starts this kernel in {host['yours']:.1f} µs, torch's in"
+        f" {host['torch']:.1f} µs."
+    )
 
 
 def end_to_end_section(items: Items) -> list[str]:

@@ -5,6 +5,7 @@
     tiled.py       how the kernel of `attention/tiled_prefill.py` is launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     qkv.py         how the kernel of `qk_norm_rope_store.py` is launched
+    replay.py      how the kernel of `decode_inputs.py` is launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
     judging.py     how the kernel of `kernels/rejection.py` is launched
     sampling.py    how the kernels of `kernels/sampling_kernels.py` are launched
@@ -13,6 +14,7 @@
     products.py    how the kernels of `dense_gemm.py` and `gemv.py` are launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     qk_norm_rope_store.py  norm, rotation and store of a step in one launch
+    decode_inputs.py  the inputs of a recorded decode step in one launch
     bitmask.py     the mask of structured output
     rejection.py   the judge of drafts
     sampling_kernels.py  the plain sampler

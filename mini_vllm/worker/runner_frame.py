@@ -35,8 +35,9 @@ from mini_vllm.platforms.transfer import Transfer, on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.adapters import map_adapters
-from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
+from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, make_buckets
 from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_uniform_decode
+from mini_vllm.worker.decode_inputs import DecodeInputs
 from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
 from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
@@ -447,7 +448,7 @@ class RunnerFrame(ABC):
         if record is not None:
             sizes = (max_num_reqs, max_model_len, batch.block_size, self.device)
             tables = self.group_tables
-            inputs = GroupedInputs(tables, *sizes) if tables else StaticInputs(*sizes)
+            inputs = GroupedInputs(tables, *sizes) if tables else DecodeInputs(*sizes)
             buckets = make_buckets(max_num_reqs)
             assert hidden is not None, "a stage of a pipeline records nothing"
             from mini_vllm.worker.recorded_head import RecordedHead
@@ -458,6 +459,8 @@ class RunnerFrame(ABC):
             )  # fmt: skip
             graphs = DecodeGraphs(self._recorded, inputs, buckets, record)
             graphs.capture()
+            # Compile what fills them, too: a row is copied onto itself.
+            inputs.fill(inputs.input_ids[:1], inputs.positions[:1], inputs.metadata(1), 1)
             head.capture(buckets, record)
             self.graphs = graphs
 

@@ -9,6 +9,7 @@
                    `attention/tiled_prefill.py`
     pointwise.py   for the kernels of `kernels/fused.py`
     qkv.py         for the kernel of `kernels/qk_norm_rope_store.py`
+    replay.py      for the kernel of `kernels/decode_inputs.py`
     masking.py     for the kernel of `kernels/bitmask.py`
     judging.py     for the kernel of `kernels/rejection.py`
     sampling.py    for the kernels of `kernels/sampling_kernels.py`
@@ -43,6 +44,7 @@ from labkit.kernels.cases.prefill import CASES as PREFILL_CASES
 from labkit.kernels.cases.products import CASES as PRODUCT_CASES
 from labkit.kernels.cases.qkv import CASES as QKV_CASES
 from labkit.kernels.cases.quantized import CASES as QUANTIZED_CASES
+from labkit.kernels.cases.replay import CASES as REPLAY_CASES
 from labkit.kernels.cases.sampling import CASES as SAMPLING_CASES
 from labkit.kernels.cases.storing import CASES as STORING_CASES
 from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
@@ -56,6 +58,7 @@ from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 from mini_vllm.kernels.products import SPECS as PRODUCT_SPECS
 from mini_vllm.kernels.qkv import SPECS as QKV_SPECS
 from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
+from mini_vllm.kernels.replay import SPECS as REPLAY_SPECS
 from mini_vllm.kernels.sampling import SPECS as SAMPLING_SPECS
 from mini_vllm.kernels.tiled import SPECS as TILED_SPECS
 
@@ -66,6 +69,7 @@ SPECS: dict[str, KernelSpec] = {
         TILED_SPECS,
         POINTWISE_SPECS,
         QKV_SPECS,
+        REPLAY_SPECS,
         PRODUCT_SPECS,
         QUANTIZED_SPECS,
         LORA_SPECS,
@@ -83,6 +87,7 @@ CASES = {
     **PREFILL_CASES,
     **POINTWISE_CASES,
     **QKV_CASES,
+    **REPLAY_CASES,
     **PRODUCT_CASES,
     **QUANTIZED_CASES,
     **LORA_CASES,

@@ -166,6 +166,26 @@ def qkv(tokens: int) -> Callable[..., dict[str, Any]]:
     return make
 
 
+def replay(
+    requests: int, bucket: int, width: int, max_blocks: int = 2560
+) -> Callable[..., dict[str, Any]]:
+    """A step's inputs for a graph of `bucket` rows, in an engine of 40,960 tokens a request."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        def numbers(*shape: int) -> Tensor:
+            return torch.randint(2**30, shape, generator=generator, device=device)
+
+        problem: dict[str, Any] = {"bucket": bucket}
+        for prefix, rows, columns in (("", requests, width), ("static_", bucket, max_blocks)):
+            for name in ("input_ids", "positions", "slot_mapping"):
+                problem[prefix + name] = numbers(rows)
+            problem[f"{prefix}seq_lens"] = numbers(rows).int()
+            problem[f"{prefix}block_table"] = numbers(rows, columns).int()
+        return problem
+
+    return make
+
+
 def silu(tokens: int) -> Callable[..., dict[str, Any]]:
     def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
         gate_up = _normal(generator, device, tokens, 2 * INTERMEDIATE)
@@ -457,6 +477,8 @@ LARGE = (
     Large("rope", "16,384 tokens", rope(16384)),
     Large("qk_norm_rope_store", "256 tokens", qkv(256), target=0.25),
     Large("qk_norm_rope_store", "16,384 tokens", qkv(16384), target=0.75),
+    Large("decode_inputs", "3 requests in a graph of 4, 16 blocks", replay(3, 4, 16)),
+    Large("decode_inputs", "250 requests in a graph of 256, 64 blocks", replay(250, 256, 64)),
     Large("silu_mul", "16,384 tokens", silu(16384)),
     Large("apply_token_bitmask", "64 rows of 151,936 tokens", masked(64)),
     Large("per_token_quant_int8", "16,384 tokens", per_token(16384)),

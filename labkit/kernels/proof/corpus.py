@@ -87,6 +87,7 @@ class Cheat:
 
 UNTAUGHT = frozenset(
     {
+        "decode_inputs",
         "draw_tokens",
         "gdn_decode",
         "mla_decode",

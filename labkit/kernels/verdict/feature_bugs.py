@@ -5,6 +5,32 @@ from __future__ import annotations
 from labkit.kernels.verdict.bugs import Bug
 
 FEATURE_BUGS = (
+    # ------------------------------------------------------------ decode_inputs
+    Bug("decode_inputs", "a row of padding keeps the slot of an earlier step",
+        "slot)", "slot, mask=is_request)", "coverage", "padding"),
+    Bug("decode_inputs", "a row of padding gets slot 0", "other=-1", "other=0", "values",
+        "padding"),
+    Bug("decode_inputs", "a row of padding gets length 1", "mask=is_request, other=0)",
+        "mask=is_request, other=1)", "values", "padding"),
+    Bug("decode_inputs", "padding gets a table, too", "tl.where(is_request, width, 0)",
+        "width", "oob", "padding"),
+    Bug("decode_inputs", "the table behind the step's width is overwritten",
+        "tl.where(is_request, width, 0)", "tl.where(is_request, static_table_stride, 0)",
+        "input_changed", "prime"),
+    Bug("decode_inputs", "static rows are taken for as wide as the step's",
+        "row * static_table_stride", "row * width", "input_changed", "padding"),
+    Bug("decode_inputs", "only the first tile of a table is copied",
+        "tl.program_id(1).to(tl.int64) * TILE + ", "", "race", "long"),
+    Bug("decode_inputs", "a row's address is computed in 32 bits",
+        "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", "oob", "far"),
+    Bug("decode_inputs", "tokens are copied for a group, too", "if HAS_TOKENS:", "if True:",
+        "input_changed", "group"),
+    Bug("decode_inputs", "ids are cut to 32 bits", "input_id, mask",
+        "input_id.to(tl.int32), mask", "values", "one"),
+    Bug("decode_inputs", "block ids go by way of float32", "blocks, mask",
+        "blocks.to(tl.float32).to(tl.int32), mask", "values", "padding"),
+    Bug("decode_inputs", "positions are taken for ids", "input_ids_ptr + row, mask",
+        "positions_ptr + row, mask", "values", "one"),
     # ------------------------------------------------------------ apply_token_bitmask
     Bug("apply_token_bitmask", "allowed and forbidden are exchanged", "& 1) == 0", "& 1) == 1",
         "input_changed", "word"),

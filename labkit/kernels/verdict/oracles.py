@@ -192,6 +192,21 @@ def qk_norm_rope_store(problem: Problem) -> dict[str, Tensor]:
     return result
 
 
+def decode_inputs(problem: Problem) -> dict[str, Tensor]:
+    """The step's rows, each in the first row and column of its static tensor; rows from there to
+    the bucket have slot -1 and length 0, and everything else is as it was."""
+    num_reqs, width = problem["block_table"].shape
+    result = {}
+    for name in ("input_ids", "positions", "slot_mapping", "seq_lens", "block_table"):
+        result[f"static_{name}"] = static = problem[f"static_{name}"].clone()
+        if problem[name] is not None:
+            part = static[:num_reqs, :width] if name == "block_table" else static[:num_reqs]
+            part.copy_(problem[name])
+    result["static_slot_mapping"][num_reqs : problem["bucket"]] = -1
+    result["static_seq_lens"][num_reqs : problem["bucket"]] = 0
+    return result
+
+
 def apply_token_bitmask(problem: Problem) -> dict[str, Tensor]:
     """-inf where token t's bit, t % 32 of word t // 32, is 0 or missing; all else as it was.
 
@@ -435,6 +450,7 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "rope": rope,
     "silu_mul": silu_mul,
     "qk_norm_rope_store": qk_norm_rope_store,
+    "decode_inputs": decode_inputs,
     "apply_token_bitmask": apply_token_bitmask,
     "per_token_quant_int8": per_token_quant_int8,
     "gemm": gemm,

@@ -90,7 +90,7 @@ def long_sum(tiles: int, condition: float = 1.0) -> float:
     return max(1.0, (4 * tiles / 3) ** 0.5 / ROUNDINGS) * condition
 
 
-_EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample")
+_EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample", "decode_inputs")
 _QUANTIZING = ("per_token_quant_int8", "store_kv_int8")
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 
@@ -189,6 +189,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("rms_norm", "traffic"): Efficiency(1.23),
     ("rope", "traffic"): Efficiency(1.0),
     ("qk_norm_rope_store", "traffic"): Efficiency(1.17),
+    ("decode_inputs", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),

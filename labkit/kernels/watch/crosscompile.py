@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,7 @@ def compile_kernel(submission: Submission, request: CompileRequest) -> CompileRe
     if not hasattr(function, "cache_key"):
         raise RuntimeError("Triton was imported with TRITON_INTERPRET=1: it compiles nothing")
     begin = time.monotonic()
+    request = as_decorated(request, function)
     names = function.arg_names
     left_out = {p.name: p.default for p in function.params if p.name not in request.types}
     source = ASTSource(
@@ -163,6 +164,15 @@ def compile_kernel(submission: Submission, request: CompileRequest) -> CompileRe
     except Exception as error:
         return _rejected(submission, module, request, error)
     return _report(request, compiled, begin)
+
+
+def as_decorated(request: CompileRequest, function: Any) -> CompileRequest:
+    """The request without what the kernel's decorator forbids (`do_not_specialize`)."""
+    plain = {param.name for param in function.params if param.do_not_specialize}
+    ones = {name: "i32" for name in plain & request.values.keys()}
+    values = {name: value for name, value in request.values.items() if name not in plain}
+    aligned = tuple(name for name in request.aligned if name not in plain)
+    return replace(request, types=request.types | ones, values=values, aligned=aligned)
 
 
 def _report(request: CompileRequest, compiled: Any, begin: float) -> CompileReport | Finding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -58,6 +59,8 @@ ANNOTATIONS = frozenset(
     "bfloat16 float32 float64".split()
 )
 """Of these Triton obeys constexpr, and takes the others for notes; what it launches has none."""
+JIT = re.compile(r"triton\.jit(\(do_not_specialize=\['\w+'(, '\w+')*\]\))?")
+"""Decorators of kernels: one may keep Triton from compiling again for some values of numbers."""
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 ALLOWED = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.While, ast.Return,
@@ -257,7 +260,7 @@ def _lint_header(node: ast.FunctionDef) -> Iterator[Finding]:
         return Finding("lint", f"{node.name}: {message}", node.name, node.lineno)
 
     decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-    if decorators != ["triton.jit"]:
+    if len(decorators) != 1 or not JIT.fullmatch(decorators[0]):
         found = " ".join(f"@{text}" for text in decorators) or "no decorator"
         yield finding(f"a kernel has the one decorator @triton.jit; this has {found}")
     arguments = node.args

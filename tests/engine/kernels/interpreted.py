@@ -1,13 +1,16 @@
 """Run in a child with TRITON_INTERPRET=1: kernels against plain torch, one JSON line of errors.
 
-TRITON_INTERPRET=1 python tests/engine/kernels/interpreted.py kernels|engine
+TRITON_INTERPRET=1 python tests/engine/kernels/interpreted.py kernels|engine|replayed_inputs
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +25,7 @@ from mini_vllm.attention.reference import ReferenceAttention
 from mini_vllm.attention.triton_backend import TritonAttention, longest_first
 from mini_vllm.kernels import native, products
 from mini_vllm.kernels.attention import PAGED_DECODE, SPLIT_DECODE
+from mini_vllm.kernels.launch import Launch
 from mini_vllm.model import fused_qkv, layers
 from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
 from mini_vllm.model.llama import LlamaAttention
@@ -32,7 +36,8 @@ from mini_vllm.sample.kernel_sampler import draw_tokens
 from mini_vllm.sample.metadata import make_sampling_metadata
 from mini_vllm.sample.rejection_sampler import judge_drafts, rejection_random_sample
 from mini_vllm.sample.sampler import Sampler
-from mini_vllm.worker.cuda_graphs import record_eagerly
+from mini_vllm.worker.cuda_graphs import StaticInputs, record_eagerly
+from mini_vllm.worker.decode_inputs import DecodeInputs
 
 CASES = {  # dtype, block_size, Hkv, group, D, window, [(query_len, seq_len)], decodes first
     "fp32": (torch.float32, 4, 2, 1, 32, None, [(1, 1), (1, 17), (9, 12), (70, 70)]),
@@ -332,9 +337,66 @@ def engine() -> dict[str, Any]:
     return result
 
 
+WINDOWS = dict(
+    architectures=["Gemma3ForCausalLM"], sliding_window=9, vocab_size=97, hidden_size=32,
+    intermediate_size=32, num_hidden_layers=6, num_attention_heads=2, num_key_value_heads=1,
+    head_dim=16, max_position_embeddings=1024,
+)  # fmt: skip
+"""A model with 5 layers of windows and 1 of the whole text: 6 groups of one layer."""
+
+
+def replayed_inputs() -> dict[str, Any]:
+    """Of replayed steps, with one table and with several: how many launches fill the inputs of
+    each, and static tensors that are not what `StaticInputs.fill` makes of them."""
+    fill, run = DecodeInputs.fill, Launch.run
+    launches: list[int] = []
+    wrong: list[str] = []
+
+    def filled(self: DecodeInputs, *step: Any) -> None:
+        right = copy.deepcopy(self)
+        StaticInputs.fill(right, *step)
+        fill(self, *step)
+        for name, static in vars(self).items():
+            is_token = name in ("input_ids", "positions")
+            if isinstance(static, torch.Tensor) and (self.has_tokens or not is_token):
+                wrong.extend([name] * (not torch.equal(static, getattr(right, name))))
+
+    def counted(self: Launch, kernels: Any) -> None:
+        if launches and self.kernel == "decode_inputs_kernel":
+            launches[-1] += 1
+        run(self, kernels)
+
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(WINDOWS))
+        usual = dict(dtype="float32", max_model_len=64, max_num_seqs=5, block_size=4)
+        models = {
+            "plain": LLM("storyteller-draft", **usual),
+            "groups": LLM(folder, load_format="dummy", skip_tokenizer_init=True,
+                          num_gpu_blocks=99, **usual),
+        }  # fmt: skip
+    for name, llm in models.items():
+        runner = llm.engine.core.model_runner
+        runner.warm_up(8, record_eagerly)
+        graphs, replay = runner.graphs, runner.graphs.replay
+
+        def replayed(*step: Any, replay: Any = replay) -> Any:
+            launches.append(0)
+            return replay(*step)
+
+        launches.clear()
+        params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (3, 6, 6)]
+        with (patch.object(DecodeInputs, "fill", filled), patch.object(Launch, "run", counted),
+              patch.object(graphs, "replay", replayed)):  # fmt: skip
+            llm.generate([[5, 6, 7], list(range(20)), [9]], params, use_tqdm=False)
+        result[name] = {"groups": len(getattr(graphs.inputs, "groups", [0])),
+                        "launches": list(launches), "wrong": list(wrong)}  # fmt: skip
+    return result
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "engine":
-        print(json.dumps(engine()))
+    if sys.argv[1] in ("engine", "replayed_inputs"):
+        print(json.dumps({"engine": engine, "replayed_inputs": replayed_inputs}[sys.argv[1]]()))
     else:
         errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
         errors |= order_errors() | other_order_errors() | qkv_errors() | gemv_errors()

@@ -65,6 +65,14 @@ def test_engine_gives_the_same_tokens_launched_and_replayed() -> None:
         assert max(map(max, orders)) > max(orders[0])
 
 
+def test_a_replayed_steps_inputs_are_those_of_plain_torch_in_one_launch_a_group() -> None:
+    found = interpreted("replayed_inputs")
+    assert found["plain"]["groups"] == 1 < found["groups"]["groups"]
+    for model in found.values():
+        assert len(model["launches"]) > 3 and set(model["launches"]) == {model["groups"]}
+        assert model["wrong"] == []
+
+
 def test_triton_backend_needs_a_gpu_or_the_interpreter() -> None:
     with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
         get_backend("cpu", "triton")

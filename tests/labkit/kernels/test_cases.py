@@ -369,7 +369,12 @@ def test_a_size_goes_beyond_what_a_kernel_may_take_for_the_largest(
     assert max(passed(spec)[size]) > more_than
 
 
-STRIDED = {"table": "block_table", "draft": "draft_probs", "target": "target_probs"}
+STRIDED = {
+    "table": "block_table",
+    "static_table": "static_block_table",
+    "draft": "draft_probs",
+    "target": "target_probs",
+}
 
 
 @pytest.mark.sampled(3)
@@ -523,7 +528,8 @@ def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
             "gemv": "weight", "tiled_prefill": "query",
             "apply_token_bitmask": "bitmask",
             "rejection_random_sample": "output", "draw_tokens": "logits",
-            "qk_norm_rope_store": "qkv", "gdn_decode": "query", "mla_decode": "query",
+            "qk_norm_rope_store": "qkv", "decode_inputs": "seq_lens",
+            "gdn_decode": "query", "mla_decode": "query",
             "store_kv_int8": "key", "paged_decode_int8": "query"}  # fmt: skip
     name = rows.get(spec, "x")
     counts = [len(problem[name]) for problem in problems(spec)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from labkit.kernels.requests import branch_requests, launch_requests, requests_o
 from labkit.kernels.watch.crosscompile import (
     CompileReport,
     CompileRequest,
+    as_decorated,
     compile_request,
     load_widths,
 )
@@ -87,6 +89,16 @@ def test_a_request_specialises_as_triton_does() -> None:
     assert CompileRequest.parse(request.plain()) == request
 
 
+def test_a_decorator_keeps_numbers_from_being_specialised() -> None:
+    args = {"a_ptr": torch.zeros(8), "n": 32, "m": 16, "one": 1, "two": 1}
+    params = [SimpleNamespace(name=name, do_not_specialize=name in ("n", "one")) for name in args]
+    request = compile_request(Launch("k", (1,), args, {"TILE": 8}), 80)
+    request = as_decorated(request, SimpleNamespace(params=params))
+    assert (request.types["n"], request.types["one"]) == ("i32", "i32")
+    assert request.types["two"] == request.types["TILE"] == "constexpr"
+    assert request.values == {"TILE": 8, "two": 1} and request.aligned == ("a_ptr", "m")
+
+
 def test_load_widths_are_read_from_ptx() -> None:
     ptx = """
         @%p1 ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
@@ -115,6 +127,7 @@ def test_a_kernel_compiles_and_its_needs_are_known(sandbox: Sandbox, capability:
 
 MODEL_SHAPES: dict[str, tuple[Callable[..., dict[str, Any]], ...]] = {
     "qk_norm_rope_store": (large.qkv(2),),
+    "decode_inputs": (large.replay(3, 4, 16), large.replay(16, 16, 1)),
     "gemv": (large.few(1, 6144, 1024), large.few(2, 1024, 3072), large.few(4, 6144, 1024)),
     "paged_decode": (large.decode(2, 40), large.ragged(large.decode(2, 40), order=True)),
     "paged_decode_int8": (

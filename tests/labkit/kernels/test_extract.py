@@ -159,6 +159,9 @@ def test_the_body_holds_only_what_a_kernel_may(line: str, word: str) -> None:
         ("class A: pass", "would run outside"),
         ("def free(): pass", "no decorator"),
         ("@triton.jit(debug=True)\ndef free(): pass", "@triton.jit(debug=True)"),
+        ("@triton.jit(do_not_specialize=[print('x')])\ndef free(): pass", "one decorator"),
+        ("@triton.jit(do_not_specialize=['x'], debug=True)\ndef free(): pass", "one decorator"),
+        ("@triton.jit(['x'])\ndef free(): pass", "one decorator"),
         ("@triton.jit\n@print\ndef free(): pass", "@triton.jit @print"),
         ("@triton.jit\ndef free(x=print(1)): pass", "only literals as defaults"),
         ("@triton.jit\ndef free(x: print(1)): pass", "annotated with tl.constexpr or a type of tl"),
@@ -170,6 +173,13 @@ def test_nothing_else_stands_at_the_top(statement: str, word: str) -> None:
     findings = lint(COPY + "\n\n" + statement + "\n")
     assert word in findings[0].message, findings
     assert findings[0].line in (26, 27, 28)
+
+
+def test_a_decorator_may_keep_numbers_from_being_specialised() -> None:
+    source = COPY.replace("@triton.jit\n", '@triton.jit(do_not_specialize=["x", "y"])\n')
+    result = extract(source, SPEC, "learner.py", reference=COPY)
+    assert source != COPY and isinstance(result, Submission)
+    result.module()
 
 
 @pytest.mark.parametrize("end", ["\x0c", "\x0b", "\x1c", "\u2028", "\x85", "\r"])

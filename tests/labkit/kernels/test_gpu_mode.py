@@ -204,6 +204,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "rms_norm": {"far", "long"},
     "rope": {"apart", "long"},
     "qk_norm_rope_store": {"big-cache", "far", "many-slots"},
+    "decode_inputs": {"far", "far-step"},
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks", "large-vocab", "many-masks"},
     "per_token_quant_int8": {"far", "long", "quotients"},
@@ -290,6 +291,7 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
         "paged_prefill": large.prefill(2, 20), "tiled_prefill": large.prefill(2, 20),
         "rms_norm": large.norm(3), "rope": large.rope(3),
         "qk_norm_rope_store": large.qkv(3), "silu_mul": large.silu(3),
+        "decode_inputs": large.replay(3, 4, 5),
         "per_token_quant_int8": large.per_token(3),
         "gemm": large.dense(2), "gemv": large.few(3, 40, 50),
         "w8a8_gemm": large.w8a8(2), "w4a16_gemm": large.w4a16(2),
@@ -301,6 +303,13 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
         assert SPECS[name].plan(**problem) and SPECS[name].work(**problem).num_bytes > 0
         full = {"window": None, "residual": None} | problem
         assert all(t.isfinite().all() for t in oracles.expected(name, full).values())
+
+
+def test_a_graphs_inputs_are_timed_beside_what_fills_them_without_kernels() -> None:
+    problem = large.replay(3, 4, 5)(torch.Generator().manual_seed(1), torch.device("cpu"))
+    right = oracles.expected("decode_inputs", problem)
+    gpu_timing.baselines(SPECS["decode_inputs"], [problem])["torch"][0]()
+    assert all(torch.equal(problem[name], tensor) for name, tensor in right.items())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: gpu-report runs it")
