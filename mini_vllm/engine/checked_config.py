@@ -191,7 +191,7 @@ def _warn_of_what_is_not_read(model: ModelConfig) -> None:
     if not is_gguf(model.model):
         for name, meant in misspelt_entries(with_decoder(read_config(model.model))).items():
             logger.warning(
-                "%s: %s is not read, and %s is left out; if that is meant, mend the name",
+                "%s: %s is not read, and %s is left out; if that is meant, mend the file",
                 config_file(model.model), name, meant,
             )  # fmt: skip
     file = generation_file(model.model, model.generation_config)

@@ -128,6 +128,8 @@ NEEDED_BY_ROPE_TYPE: dict[str, tuple[str, ...]] = {
     "longrope": ("short_factor",),
     "su": ("short_factor",),
 }
+READ_BY_TYPE = frozenset(name for names in NEEDED_BY_ROPE_TYPE.values() for name in names)
+"""Entries that have no effect on a rotation without a type."""
 _RAMPS = {
     "llama3": (("low_freq_factor", 1), ("high_freq_factor", 4)),
     "yarn": (("beta_slow", 1), ("beta_fast", 32)),
@@ -212,9 +214,11 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
 
 def misspelt_entries(config: Mapping[str, Any]) -> dict[str, str]:
     """Entries of a `config.json` that look like a misspelt entry: the family does not read them,
-    but reads one with a similar name that is missing. Maps each to that name.
+    but reads one with a similar name that is missing. Maps each to that name, and the factors of a
+    rotation without a type to "rope_type": no type means no scaling, as in transformers.
 
-    vLLM and transformers accept any entry silently, because a file may have more than is read.
+    vLLM and transformers accept any entry silently, because a file may have more than is read; of
+    factors without a type transformers warns.
     """
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, Mapping) else config
@@ -225,6 +229,9 @@ def misspelt_entries(config: Mapping[str, Any]) -> dict[str, str]:
         for where, rope in _ropes(config, key):
             in_rope = misspelt(rope, ROPE).items()
             found |= {f"{where}.{name}": f"{where}.{meant}" for name, meant in in_rope}
+            if not in_rope and not rope.keys() & {"rope_type", "type"}:
+                scales = sorted(rope.keys() & READ_BY_TYPE)
+                found |= {f"{where}.{name}": f"{where}.rope_type" for name in scales}
     return found
 
 

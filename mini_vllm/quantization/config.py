@@ -3,7 +3,7 @@
     config.json["quantization_config"]  ->  a QuantizationConfig  ->  a LinearMethod for each layer
 
 Supported formats: compressed-tensors (written by llm-compressor and `oneshot`), gptq, awq,
-auto-round, fp8 and mxfp4.
+auto-round, fp8, fbgemm_fp8, modelopt (its FP8) and mxfp4.
 `quantization="fp8"` or `"int8"` quantises a checkpoint in full precision while it is loaded.
 """
 
@@ -43,7 +43,7 @@ from mini_vllm.quantization.entries import (
     naming,
     one_of,
 )
-from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
+from mini_vllm.quantization.fp8_config import FbgemmFp8Config, Fp8Config, ModelOptConfig
 from mini_vllm.quantization.gguf import BITS, BlockEmbedding, GGUFLinearMethod
 from mini_vllm.quantization.int8 import Int8OnlineLinearMethod
 from mini_vllm.quantization.matching import file_names, is_layer_skipped, shards_of
@@ -194,53 +194,6 @@ class AutoRoundConfig(GPTQConfig):
         return chosen.from_config({**config, "zero_point": not config.get("sym", True)})
 
 
-class Fp8Config(QuantizationConfig):
-    """Source: vllm/model_executor/layers/quantization/fp8.py#L100-L228 (Fp8Config) @ v0.22.1."""
-
-    name = "fp8"
-
-    def __init__(
-        self,
-        block: tuple[int, int] | None = None,
-        static: bool = False,
-        ignored: Sequence[str] = (),
-        online: bool = False,
-    ) -> None:
-        self.block, self.static, self.ignored, self.online = block, static, ignored, online
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
-        block = config.get("weight_block_size")
-        if block is not None and (len(block) != 2 or min(block) < 1):
-            raise ValueError(
-                f"quantization_config: weight_block_size is {block!r}; it must be two numbers, "
-                "such as [128, 128]"
-            )
-        static = one_of(config, "activation_scheme", ["dynamic", "static"], "dynamic") == "static"
-        one_of(config, "fmt", ["e4m3", "float8_e4m3fn"], "e4m3")
-        ignored = config.get("ignored_layers") or config.get("modules_to_not_convert") or []
-        return cls(tuple(block) if block else None, static, ignored)
-
-    def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
-        """Add layers that the file does not quantise: configs list them in several ways."""
-        self.ignored = [*self.ignored, *unquantized_layers(dtypes)]
-
-    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        is_skipped = is_layer_skipped(prefix, self.ignored, self.stacked, in_file=self.in_file)
-        if prefix == "lm_head" or is_skipped:
-            return None
-        if self.online:
-            return Fp8OnlineLinearMethod(self.block)
-        name = "weight_scale_inv" if self.block else "weight_scale"
-        return Fp8LinearMethod(self.block, not self.block, self.static, name)
-
-    def rename(self, name: str) -> list[str]:
-        """transformers writes one scale a matrix under the name of blocks' scales, too."""
-        if not self.block:
-            name = re.sub(r"\.weight_scale_inv$", ".weight_scale", name)
-        return super().rename(re.sub(r"\.activation_scale$", ".input_scale", name))
-
-
 class Int8Config(QuantizationConfig):
     """Rows of weights are quantised to int8 while loading, and each token's activations while
     running.
@@ -338,8 +291,10 @@ FORMATS: dict[str, type[QuantizationConfig]] = {
         AWQConfig,
         AutoRoundConfig,
         CompressedTensorsConfig,
+        FbgemmFp8Config,
         Fp8Config,
         GPTQConfig,
+        ModelOptConfig,
         Mxfp4Config,
     )
 }

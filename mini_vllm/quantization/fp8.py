@@ -75,6 +75,8 @@ class Fp8LinearMethod:
         per_tensor: one scale for each projection; otherwise one for each row.
         static: the checkpoint has scales for activations, which are not used here.
         scale_name: name of the scales in the checkpoint.
+        scale_dims: their dimensions there: 2; or with ones left out, 1 for rows; or with ones put
+            in, 4 for blocks.
 
     Source: vllm/model_executor/layers/quantization/fp8.py#L261-L487 (Fp8LinearMethod) @ v0.22.1.
     """
@@ -85,9 +87,10 @@ class Fp8LinearMethod:
         per_tensor: bool = False,
         static: bool = False,
         scale_name: str = "weight_scale",
+        scale_dims: int = 2,
     ) -> None:
         self.block, self.per_tensor, self.static = block, per_tensor, static
-        self.scale_name = scale_name
+        self.scale_name, self.scale_dims = scale_name, scale_dims
 
     def create_weights(self, layer: Linear) -> None:
         self.dtype = torch.get_default_dtype()
@@ -98,12 +101,14 @@ class Fp8LinearMethod:
         register(layer, "weight", weight, out_dim=0, in_dim=1)
         if self.block:
             rows, cols = self.block
-            shape = (sum(-(-size // rows) for size in sizes), -(-columns // cols))
-            spec = dict(out_dim=0, in_dim=1, out_pack=rows, in_pack=cols)
+            counts = sum(-(-size // rows) for size in sizes), -(-columns // cols)
+            shape = counts if self.scale_dims == 2 else (counts[0], 1, counts[1], 1)
+            in_dim = self.scale_dims // 2
+            spec = dict(out_dim=0, in_dim=in_dim, out_pack=rows, in_pack=cols)
         elif self.per_tensor:
             shape, spec = (len(sizes),), dict(out_dim=None, per_part=True)
         else:
-            shape, spec = (sum(sizes), 1), dict(out_dim=0)
+            shape, spec = (sum(sizes), 1)[: self.scale_dims], dict(out_dim=0)
         register(layer, self.scale_name, torch.zeros(shape, dtype=torch.float32), **spec)
         if self.static:
             scales = torch.zeros(len(sizes), dtype=torch.float32)
@@ -112,6 +117,8 @@ class Fp8LinearMethod:
     def process_weights_after_loading(self, layer: Linear) -> None:
         scale = getattr(layer, self.scale_name).data
         check_scales(layer, scale)
+        if not self.per_tensor:
+            scale = scale.flatten(1) if scale.dim() > 1 else scale[:, None]
         for name in (self.scale_name, "input_scale"):
             layer._parameters.pop(name, None)
         self._hold(layer, layer.weight.data, self._full_scale(layer, scale))

@@ -72,6 +72,8 @@ REFUSED = {
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
+    "attention.output_scale": (0.0, 1.0),
+    "attention.temperature_scale": (0.0,),
     "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,),
     "logit_scale": (0.0, 1.0),
@@ -115,12 +117,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not found.get(f"{arch}.attention.sliding_window", True):
         del found[f"{arch}.attention.sliding_window"]  # 0: none
     check_entries(found, {key: CONFIG[ours] for key, ours in names.items()}, str(path))
-    _refuse_others(file, arch)
     config = CONSTANTS.get(arch, {}) | {names[key]: value for key, value in found.items()}
     layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
     if arch == "gemma3" and layers == GEMMA3_27B_LAYERS:
         config["query_pre_attn_scalar"] = config["hidden_size"] / heads
     config.setdefault("head_dim", config["hidden_size"] // heads)
+    _refuse_others(file, arch, config.get("query_pre_attn_scalar", config["head_dim"]) ** -0.5)
     config |= {
         "architectures": [ARCHITECTURES[arch]],
         "vocab_size": _vocab_size(file),
@@ -189,20 +191,22 @@ def one_value(file: GGUFFile, key: str) -> Any:
     return values[0] if values and len(set(values)) == 1 else values
 
 
-def _refuse_others(file: GGUFFile, arch: str) -> None:
+def _refuse_others(file: GGUFFile, arch: str, scale: float) -> None:
     """Raises ValueError for an entry that says more than is computed, and for one that llama.cpp
-    does without neither."""
+    does without neither. `scale` is that of attention's scores."""
     if (eps := f"{arch}.attention.layer_norm_rms_epsilon") not in file.metadata:
         raise ValueError(f"{file.path}: {eps} is missing; convert the model anew")
     for key, why in REFUSED.get(arch, {}).items():
         if value := file.metadata.get(f"{arch}.{key}"):
             raise ValueError(f"{file.path}: {arch}.{key} is {show(value)}; {why}")
-    for key in sorted(NEUTRAL.keys() - OWN_ENTRIES.get(arch, {}).keys()):
-        value = file.metadata.get(f"{arch}.{key}", NEUTRAL[key][0])
-        if value not in NEUTRAL[key]:
+    in_float32: float = struct.unpack("<f", struct.pack("<f", scale))[0]
+    neutral = {**NEUTRAL, "attention.scale": (0.0, scale, in_float32)}
+    for key in sorted(neutral.keys() - OWN_ENTRIES.get(arch, {}).keys()):
+        value = file.metadata.get(f"{arch}.{key}", neutral[key][0])
+        if value not in neutral[key]:
             raise ValueError(
                 f"{file.path}: {arch}.{key} is {show(value)}; {arch} is computed here as for "
-                f"{NEUTRAL[key][-1]}, and would answer wrongly; this model cannot be served here"
+                f"{neutral[key][-1]}, and would answer wrongly; this model cannot be served here"
             )
     keys, values = (f"{arch}.attention.{name}_length" for name in ("key", "value"))
     size = file.metadata.get(keys)

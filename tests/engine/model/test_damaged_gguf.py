@@ -170,6 +170,10 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "kind of file": ({"general.type": "adapter"}, r"type is 'adapter'; it must be 'model'"),
     "scale": ({"llama.logit_scale": 0.5}, r"llama\.logit_scale is 0\.5; llama is computed here as"),
+    "attention": (
+        {"llama.attention.scale": 0.5},
+        r"llama\.attention\.scale is 0\.5; llama is computed here as for 0\.\d+, and would answer",
+    ),
     "looks ahead": ({"llama.attention.causal": False}, r"attention\.causal is False; llama is com"),
     "template": (
         {"tokenizer.chat_template": 3},

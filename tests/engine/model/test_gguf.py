@@ -492,6 +492,7 @@ def test_entries_and_tensors_that_other_converters_write(tmp_path: Path) -> None
         "llama.attention.head_count_kv": [2, 2],
         "llama.logit_scale": 1.0,
         "llama.attention.causal": True,
+        "llama.attention.scale": model.config.head_dim**-0.5,
     }
     extra = {"blk.0.attn_rot_embd.weight": np.ones(32, "<f4")}
     path = tmp_path / "model.gguf"

@@ -58,6 +58,15 @@ def test_a_misspelt_entry_in_a_rotation_or_of_a_model_that_sees_is_told() -> Non
         }
 
 
+def test_a_rotation_with_a_factor_and_without_a_type_is_told() -> None:
+    """It is not scaled, as in transformers, which warns, too."""
+    llama = {"architectures": ["LlamaForCausalLM"]}
+    for rope in ({"rope_type": "linear", "factor": 2.0}, {"type": "linear", "factor": 2.0}, {}):
+        assert misspelt_entries({**llama, "rope_scaling": rope}) == {}
+    told = misspelt_entries({**llama, "rope_scaling": {"factor": 2.0, "rope_theta": 1e4}})
+    assert told == {"rope_scaling.factor": "rope_scaling.rope_type"}
+
+
 def test_a_needed_entry_that_is_misspelt_is_shown(folder: Path) -> None:
     change(folder / "config.json", hidden_size=None, hiden_size=64)
     with pytest.raises(ValueError, match=r"hidden_size is None; .*; is hiden_size meant to be it"):

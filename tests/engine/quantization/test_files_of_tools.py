@@ -231,14 +231,120 @@ def test_autoround_packs_as_others_do(form: str, tmp_path: Path) -> None:
         tokens(folder)
 
 
-def test_a_file_of_modelopt_is_named(tmp_path: Path) -> None:
+def e4m3(block: tuple[int, int] | None, shape: Any, spare: dict[str, float]) -> Any:
+    """A maker of tensors with a scale for each block of rows and columns (None: for all), in a
+    `shape` of its own, and scales of activations; in float64 the weight that they mean."""
+
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        draw = np.random.default_rng(seed)
+        size = block or (rows, columns)
+        numbers = torch.from_numpy(draw.normal(size=(rows, columns))).to(torch.float8_e4m3fn)
+        counts = -(-rows // size[0]), -(-columns // size[1])
+        scale = draw.uniform(0.05, 0.5, counts).astype(np.float32)
+        full = np.kron(scale.astype(np.float64), np.ones(size))[:rows, :columns]
+        stored = torch.from_numpy(scale.reshape(shape(*counts)))
+        more = {suffix: torch.tensor(value) for suffix, value in spare.items()}
+        weight = torch.from_numpy(numbers.double().numpy() * full).float()
+        return {"weight": numbers, "weight_scale": stored, **more}, weight
+
+    return pack
+
+
+OTHERS: dict[str, tuple[dict[str, Any], Any]] = {
+    "fbgemm_fp8": (
+        dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=[]),
+        e4m3((1, 1000), lambda rows, columns: (rows, 1), {}),
+    ),
+    "FP8": (
+        dict(quant_method="modelopt", quant_algo="FP8", ignore=["lm_head"]),
+        e4m3(None, lambda rows, columns: (), {"input_scale": 0.3}),
+    ),
+    "FP8_PER_CHANNEL_PER_TOKEN": (
+        dict(quant_method="modelopt", quant_algo="FP8_PER_CHANNEL_PER_TOKEN"),
+        e4m3((1, 1000), lambda rows, columns: (rows,), {}),
+    ),
+    "fp8_pb_wo": (
+        dict(quant_method="modelopt", quant_algo="fp8_pb_wo"),
+        e4m3((128, 128), lambda rows, columns: (rows, 1, columns, 1), {}),
+    ),
+}
+WIDE = dict(LLAMA, hidden_size=192, intermediate_size=272, head_dim=48)
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_fp8_of_meta_and_of_modelopt(form: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, *OTHERS[form], changes=WIDE)
+    expected = tokens(folder / "plain")
+    assert tokens(folder) == expected
+    assert tokens(folder, quantization=OTHERS[form][0]["quant_method"]) == expected
+    if form != "fp8_pb_wo":  # whose 96 rows of two heads have no whole blocks
+        assert tokens(folder, tensor_parallel_size=2) == expected
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_modelopt_leaves_layers_out_and_rounds_the_cache(is_old: bool, tmp_path: Path) -> None:
+    """The router's pattern is in the name of every gate_proj, too: the files decide."""
+    entries, make = OTHERS["FP8"]
+
+    def pack(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        tensors, weight = make(name, rows, columns, seed)
+        if "layers.0.self_attn" in name:
+            tensors = {"weight": weight}
+        if name.endswith(("k_proj", "v_proj")):
+            tensors |= {f"{name[-6]}_scale": torch.tensor(0.02)}
+        return tensors, weight
+
+    left_out = ["lm_head", "model.layers.0.self_attn*", "*.gate*"]
+    scheme = {"type": "float", "num_bits": 8, "dynamic": False}
+    newer = {**entries, "ignore": left_out, "kv_cache_scheme": scheme, "config_groups": {}}
+    folder = write(tmp_path, newer, pack, changes=LLAMA)
+    in_full = tokens(folder / "plain")
+    held = load_file(folder / "model.safetensors").items()
+    add(folder / "plain", {name: t for name, t in held if name.endswith(("k_scale", "v_scale"))})
+    whole = json.loads((folder / "plain/config.json").read_text())
+    only_cache = {"quant_method": "compressed-tensors", "config_groups": {}}
+    only_cache["kv_cache_scheme"] = {**scheme, "strategy": "tensor"}
+    (folder / "plain/config.json").write_text(
+        json.dumps(whole | {"quantization_config": only_cache})
+    )
+    if is_old:
+        whole = json.loads((folder / "config.json").read_text())
+        del whole["quantization_config"]
+        (folder / "config.json").write_text(json.dumps(whole))
+        older = dict(quant_algo="FP8", kv_cache_quant_algo="FP8", exclude_modules=left_out)
+        told = {"producer": {"name": "modelopt", "version": "0.19"}, "quantization": older}
+        (folder / "hf_quant_config.json").write_text(json.dumps(told))
+    assert tokens(folder) == tokens(folder / "plain")
+    assert tokens(folder, kv_cache_dtype="float32") == in_full
+
+
+@pytest.mark.parametrize(("entries", "says"), [
+    ({"quantization": {"quant_algo": "NVFP4"}}, "quant_algo is 'NVFP4'; supported: 'FP8', 'FP8_P"),
+    ({"quantization": {}}, "quant_algo is None; supported"),
+    ({"quantization": ["FP8"]}, "quantization is .'FP8'.; it must be an object"),
+    ({"quant_algo": "FP8", "ignore": "lm_head"}, "ignore is 'lm_head'; it must be a list"),
+    (
+        {"quantization": {"quant_algo": "FP8", "exclude_modules": [5]}},
+        "exclude_modules is 5; it must be a list",
+    ),
+    (
+        {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}},
+        "kv_cache_quant_algo is 'NVFP4'; supported",
+    ),
+    (
+        {"quant_algo": "FP8", "kv_cache_scheme": {"type": "float", "num_bits": 4}},
+        r"kv_cache_scheme has type, bits and dynamic \('float', 4, None\)",
+    ),
+])  # fmt: skip
+def test_another_algorithm_of_modelopt_is_named(
+    entries: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     whole = write_llama(tmp_path) / "config.json"
     config = json.loads(whole.read_text())
     del config["quantization_config"]
     whole.write_text(json.dumps(config))
-    told = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(told))
-    with pytest.raises(ValueError, match=r"hf_quant_config.json: quant_method is 'modelopt'"):
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match=r"hf_quant_config.json: quantization_config: " + says):
         tokens(tmp_path)
 
 
