@@ -30,7 +30,15 @@ from mini_vllm.config.engine import (
 )
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
-from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, DEFAULTS, IGNORED, REFUSED, why_not
+from mini_vllm.config.vllm_names import (
+    ALIASES,
+    AS_IT_IS,
+    DEFAULTS,
+    IGNORED,
+    REFUSED,
+    asks_for_nothing,
+    why_not,
+)
 from mini_vllm.errors import show
 from mini_vllm.json_files import parse_json
 
@@ -44,7 +52,6 @@ SERVE_HAS = {"stream_interval", "enable_log_requests", "served_model_name", "shu
 """Options that do have an effect in `serve`."""
 SEVERAL = ("ignore_patterns",)
 OF_SERVE = {
-    "api_server_count": "one front end",
     "headless": "replicas are made by data_parallel_size, on one machine",
     "config": "give the options themselves",
     "grpc": "HTTP is what is spoken",
@@ -225,8 +232,6 @@ class _Drop(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         name = self.option_strings[0].removeprefix("--").replace("-", "_")
-        if name in DEFAULTS and values not in map(str, DEFAULTS[name]):
-            parser.error(f"{option_string} is vLLM's, and not supported: {why_not(name)}")
         try:
             check_as_it_is(name, values)
         except ValueError as error:
@@ -235,7 +240,7 @@ class _Drop(argparse.Action):
 
 def _add_dropped(parser: argparse.ArgumentParser) -> None:
     """Add vLLM's options without effect; help does not show them."""
-    for name in {**IGNORED, **AS_IT_IS, **DEFAULTS}.keys() - SERVE_HAS:
+    for name in {**IGNORED, **AS_IT_IS}.keys() - SERVE_HAS:
         also = [_option("no_" + name)] if name in SWITCHES else []
         nargs = 0 if name in SWITCHES else "+" if name in SEVERAL else None
         parser.add_argument(
@@ -282,17 +287,65 @@ def join_dotted(words: Sequence[str]) -> list[str]:
     return [*others[:end], *added, *others[end:]]
 
 
+def without_defaults(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """`words` without options of vLLM that `parser` does not have, where each has vLLM's default
+    value: it changes nothing. With another value it stays, for :func:`complaint`."""
+    known, rest = _options_of(parser), list(words)
+    kept: list[str] = []
+    while rest:
+        word = rest.pop(0)
+        spelled = re.sub(r"^-O(?=[^=])", "-O=", word)
+        option, equals, text = spelled.partition("=")
+        if word == "--":
+            return [*kept, word, *rest]
+        if not word.startswith("-") or option in known or _why_not(option) is None:
+            kept.append(word)
+            continue
+        defaults = DEFAULTS.get(_name(option), ())
+        is_on, is_off = any(each is True for each in defaults), option.startswith("--no-")
+        if is_on or is_off:  # a switch
+            is_default = is_on is not is_off
+        else:
+            has_value = equals or (rest and not rest[0].startswith("-"))
+            value = _json_or_text(text if equals or not rest else rest[0])
+            is_default = bool(has_value) and (value == "None" or asks_for_nothing(value, defaults))
+            if is_default and not equals:
+                del rest[:1]
+        kept += [] if is_default else [word]
+    return kept
+
+
+def _options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The options of a parser and of its commands."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*map(_options_of, action.choices.values()))
+    return found
+
+
+def _name(option: str) -> str:
+    """The name of vLLM's argument for an option."""
+    name = option.removeprefix("--").removeprefix("no-").replace("-", "_")
+    return SHORT_REFUSED.get("-O" if option.startswith("-O") else option, name)
+
+
+def _why_not(option: str) -> str | None:
+    """Why an option of vLLM's is not supported; None for an unknown one, and for one that is known
+    but for a typing error."""
+    name, known = _name(option), [*arguments(), *WHOLE_SECTIONS, *BESIDE_SECTIONS]
+    reason = OF_SERVE.get(name) or why_not(name)
+    is_theirs = name in REFUSED or not option.startswith("--") or not is_near(name, known)
+    return reason if is_theirs else None
+
+
 def complaint(words: Sequence[str]) -> str:
     """The error message for unknown words; for an option of vLLM, why it is not supported."""
     known = [*arguments(), *WHOLE_SECTIONS, *BESIDE_SECTIONS]
     for word in (word.partition("=")[0] for word in words if word.startswith("-")):
-        name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
-        short = "-O" if word.startswith("-O") else word
-        if short in SHORT_REFUSED:
-            return f"{word} is vLLM's, and not supported: {why_not(SHORT_REFUSED[short])}"
-        reason = OF_SERVE.get(name) or why_not(name)
-        if reason is not None and (name in REFUSED or not is_near(name, known)):
+        if (reason := _why_not(word)) is not None:
             return f"{word} is vLLM's, and not supported: {reason}"
+        name = _name(word)
         reason = next((why for old, why in FORMER.items() if fnmatchcase(name, old)), None)
         if reason is not None:
             return f"{word} was vLLM's: {reason}"

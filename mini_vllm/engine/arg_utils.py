@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
 from mini_vllm.config import EngineConfig
 from mini_vllm.config.arguments import EngineOptions
 from mini_vllm.config.engine import default_of
-from mini_vllm.config.options import add_engine_options, given_options, join_dotted, with_dashes
+from mini_vllm.config.options import (
+    add_engine_options,
+    given_options,
+    join_dotted,
+    with_dashes,
+    without_defaults,
+)
 from mini_vllm.config.vllm_names import ALIASES, IGNORED, refuse
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.checked_config import make_engine_config
@@ -32,8 +38,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(join_dotted(with_dashes(words)), namespace)
+        words = join_dotted(with_dashes(list(sys.argv[1:] if args is None else args)))
+        return super().parse_known_args(without_defaults(words, self), namespace)
 
 
 class _Given:

@@ -20,6 +20,7 @@ from mini_vllm.config.options import (
     complaint,
     join_dotted,
     with_dashes,
+    without_defaults,
 )
 from mini_vllm.entrypoints.cli_options import (
     DEFAULT_MODEL,
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in (" ".join(given[:1]), " ".join(given[:2])):
         if command in ELSEWHERE:
             parser.error(f"{command} is vLLM's, and not supported: {ELSEWHERE[command]}")
-    args, unknown = parser.parse_known_args(words)
+    args, unknown = parser.parse_known_args(without_defaults(words, parser))
     if unknown:
         parser.error(complaint(unknown))
     try:

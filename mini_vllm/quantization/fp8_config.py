@@ -117,7 +117,7 @@ class ModelOptConfig(Fp8Config):
         entries = config.get("quantization") or config
         algorithm = entries.get("quant_algo")
         algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm
-        one_of({"quant_algo": algorithm}, "quant_algo", [*ALGORITHMS])
+        algorithm = one_of({"quant_algo": algorithm}, "quant_algo", [*ALGORITHMS])
         key = "exclude_modules" if entries is not config else "ignore"
         excluded = entries.get(key) or []
         check_names(key, excluded)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm.config.options import join_dotted, with_dashes
+from mini_vllm.config.options import complaint, join_dotted, with_dashes, without_defaults
+from mini_vllm.config.vllm_names import DEFAULTS
 from mini_vllm.entrypoints.cli import ELSEWHERE, build_parser, main
 from mini_vllm.entrypoints.cli_options import engine_options_of
 from mini_vllm.kernels import native
@@ -264,7 +265,8 @@ def test_a_command_that_was_written_for_vllm() -> None:
     words += " --ignore-patterns a b --scheduling-policy priority --no-enable-auto-tool-choice"
     words += " --chat-template-content-format auto"
     words += " --runner generate --max-logprobs 20 --enable-sleep-mode"
-    args = build_parser().parse_args(with_dashes(words.split()))
+    parser = build_parser()
+    args = parser.parse_args(without_defaults(with_dashes(words.split()), parser))
     assert (args.model, args.max_num_seqs, args.num_gpu_blocks) == ("storyteller", 4, 64)
     assert args.policy == "priority"
     assert with_dashes(["generate", "--", "--a_b"]) == ["generate", "--", "--a_b"]
@@ -326,6 +328,40 @@ def test_an_option_of_vllms_is_refused_by_its_name(
     with pytest.raises(SystemExit):
         main(["info", option])
     assert says in capsys.readouterr().err
+
+
+def _unknown(*words: str) -> list[str]:
+    """What `serve` does not know of a command line; its model is taken as such."""
+    parser = build_parser("serve")
+    line = ["serve", "--port", "0", *words, "storyteller-draft"]
+    args, unknown = parser.parse_known_args(without_defaults(line, parser))
+    assert args.model == "storyteller-draft"
+    return unknown
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_vllms_default_of_an_option_that_is_not_here_changes_nothing(name: str) -> None:
+    option = "--" + name.replace("_", "-")
+    for value in DEFAULTS[name]:
+        assert _unknown(*([option] if value is True else [option, str(value)])) == []
+        assert value is True or _unknown(f"{option}={value}") == []
+
+
+@pytest.mark.parametrize("words", [
+    "--no-enable-log-outputs", "--no-tokens-only", "--log-config-file None", "--kernel-config {}",
+    "--moe-backend auto", "--node-rank 0", "-O2", "-dcp 1", "--no-headless", "--ssl-ciphers=None",
+])  # fmt: skip
+def test_what_asks_for_nothing_changes_nothing(words: str) -> None:
+    assert _unknown(*words.split()) == []
+
+
+@pytest.mark.parametrize("words", [
+    "--enable-log-outputs", "--no-enable-log-deltas", "--dp-supervisor-probe-interval-s=4",
+    "--moe-backend=triton", "-O3", "--nnodes=2", "--headless", "--disable-fastapi-docs",
+])  # fmt: skip
+def test_what_asks_for_something_is_left_to_be_refused(words: str) -> None:
+    assert _unknown(words) == [words]
+    assert "is vLLM's, and not supported: " in complaint([words])
 
 
 @pytest.mark.parametrize("command", ["serve", "chat", "info"])
