@@ -122,7 +122,7 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and its completions.
+    """A prompt and its completions; arguments by position are vLLM's.
 
     Attributes:
         request_id: chosen by the engine.
@@ -148,18 +148,18 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool = False
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-    num_cached_tokens: int = 0
-    error: str | None = None
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    finished: bool = False
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
-    kv_transfer_params: dict[str, Any] | None = None
-    pooled: Any = None
-    failure: RequestFailure | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
+    num_cached_tokens: int = 0
+    kv_transfer_params: dict[str, Any] | None = None
+    error: str | None = None
+    failure: RequestFailure | None = None
+    pooled: Any = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output of the same request into this one, which was not read yet.

@@ -90,6 +90,27 @@ class ModelConfig:
         """The scheduler's limit; None before the `EngineConfig` is made."""
         return self.__dict__.get("_max_model_len")
 
+    @property
+    def hf_config(self) -> Any:
+        """The model's `config.json` with `hf_overrides`, as transformers reads it.
+
+        Raises:
+            OSError: without that file, as of a GGUF file.
+            ValueError: for an architecture that transformers does not know.
+
+        Source: vllm/config/model.py#L548-L566 (ModelConfig.hf_config) @ v0.22.1
+        """
+        from transformers import AutoConfig  # takes a second, so only when needed
+
+        config = AutoConfig.from_pretrained(self.model)
+        config.update(dict(self.hf_overrides or {}))
+        return config
+
+    @property
+    def hf_text_config(self) -> Any:
+        """The part of :attr:`hf_config` that is the language model's."""
+        return self.hf_config.get_text_config()
+
     def get_vocab_size(self) -> int:
         """Entries of the vocabulary, as the model's `config.json` says.
 

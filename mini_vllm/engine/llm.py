@@ -567,4 +567,6 @@ def _per_prompt(
 def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:
     """The result of a prompt that was refused."""
     completion = CompletionOutput(index=0, finish_reason="error")
-    return RequestOutput(request_id, text_of(prompt), [], [completion], finished=True, error=error)
+    return RequestOutput(
+        request_id, text_of(prompt), [], outputs=[completion], finished=True, error=error
+    )

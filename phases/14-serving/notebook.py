@@ -68,7 +68,7 @@ async def read_slowly(pause, tokens=200, gap=0.001):
     async def produce():
         start = time.perf_counter()
         for number in range(tokens):
-            collector.put(RequestOutput("r", None, [1], [CompletionOutput(0, "x", [number])], finished=number == tokens - 1))
+            collector.put(RequestOutput("r", None, [1], outputs=[CompletionOutput(0, "x", [number])], finished=number == tokens - 1))
             await asyncio.sleep(max(start + (number + 1) * gap - time.perf_counter(), 0))
 
     producer, finished = asyncio.ensure_future(produce()), False

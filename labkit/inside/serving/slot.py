@@ -26,7 +26,7 @@ def make_output(said: dict[str, Any]) -> Any:
                 part.get("end"), part.get("stop"),
             )
         )  # fmt: skip
-    output = RequestOutput("r", None, [1, 2], parts, said.get("finished", False))
+    output = RequestOutput("r", None, [1, 2], outputs=parts, finished=said.get("finished", False))
     output.num_cached_tokens = said.get("cached", 0)
     output.error = said.get("error")
     output.failure = RequestFailure(said["failure"]) if "failure" in said else None

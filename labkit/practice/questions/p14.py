@@ -22,7 +22,7 @@ def outputs(rng: Random) -> Question:
             for second in range(1, 16):
                 if second <= tokens:
                     part = CompletionOutput(0, "x", [second])
-                    collector.put(RequestOutput("r", None, [1], [part]))
+                    collector.put(RequestOutput("r", None, [1], outputs=[part]))
                 if second in wakes or second == 15:
                     found += collector.get_nowait() is not None
             return found

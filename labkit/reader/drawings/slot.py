@@ -49,7 +49,8 @@ def one_slot() -> Canvas:
 
 def _said(number: int) -> RequestOutput:
     is_last = number == len(WORDS) - 1
-    return RequestOutput("ben", None, [], [CompletionOutput(0, WORDS[number], [number])], is_last)
+    parts = [CompletionOutput(0, WORDS[number], [number])]
+    return RequestOutput("ben", None, [], outputs=parts, finished=is_last)
 
 
 def _hold(canvas: Canvas, slot: RequestOutputCollector, since: int, now: int) -> int:

@@ -129,6 +129,12 @@ def test_the_engine_tells_its_models_length() -> None:
     llm.shutdown()
 
 
+def test_the_engine_tells_its_models_config_as_transformers_reads_it() -> None:
+    config = make_engine_config("storyteller", hf_overrides={"rms_norm_eps": 1e-4}).model_config
+    assert (config.hf_config.model_type, config.hf_config.num_hidden_layers) == ("qwen3", 4)
+    assert config.hf_text_config.vocab_size == 2048 and config.hf_config.rms_norm_eps == 1e-4
+
+
 @pytest.mark.parametrize("value", [True, False])
 def test_spaces_between_special_tokens_are_the_tokenizers(value: bool) -> None:
     assert (

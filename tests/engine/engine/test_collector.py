@@ -14,7 +14,7 @@ from mini_vllm.sampling_params import RequestOutputKind
 def test_an_interval_keeps_no_tail_back(interval: int) -> None:
     """The first token and the end come at once, whatever the interval; the end may be no token."""
     for length in range(1, 2 * interval + 2):
-        live = RequestOutput("r", None, [1], [CompletionOutput(0, "")])
+        live = RequestOutput("r", None, [1], outputs=[CompletionOutput(0, "")])
         cutter = OutputCutter(live, "r", RequestOutputKind.DELTA, interval)
         cutter.expect(1)
         texts, tokens, sizes = "", [], []

@@ -109,7 +109,7 @@ class ScriptedEngine:
         ready = asyncio.Event()
         ready.set()
         live = SimpleNamespace(prompt_token_ids=token_ids, num_cached_tokens=0)
-        output = RequestOutput(request_id, None, token_ids, [])
+        output = RequestOutput(request_id, None, token_ids, outputs=[])
         collector = SimpleNamespace(ready=ready, output=output)
         return SimpleNamespace(live=live, collector=collector, params=params, id=request_id)
 
@@ -131,7 +131,7 @@ class ScriptedEngine:
                 stop_reason=stop if is_last else None,
             )  # fmt: skip
             token_ids = stream.live.prompt_token_ids
-            yield RequestOutput(stream.id, None, token_ids, [completion], is_last)
+            yield RequestOutput(stream.id, None, token_ids, outputs=[completion], finished=is_last)
 
 
 def scripted(

@@ -223,7 +223,7 @@ async def read():
     reader = asyncio.ensure_future(slot.get())
     await asyncio.sleep(0.1)
     looks = slot.looks
-    slot.put(RequestOutput("r", None, [1], []))
+    slot.put(RequestOutput("r", None, [1], outputs=[]))
     return looks, (await asyncio.wait_for(reader, 5)).request_id
 
 looks, name = asyncio.run(read())
