@@ -243,7 +243,8 @@ def _check_runner(config: EngineConfig, runner: str, convert: str, natural: str)
 
 def _check_decoder(entries: Mapping[str, Any], path: str) -> None:
     """Raise ValueError, with the reason, for known encoders."""
-    for name in entries.get("architectures") or ():
+    names = entries.get("architectures")
+    for name in names if isinstance(names, list) else ():
         if isinstance(name, str) and ENCODERS.match(name):
             raise ValueError(
                 f"{path}: {name} is an encoder: {LOOKS_AHEAD}; choose an embedding model with a "

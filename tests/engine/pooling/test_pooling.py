@@ -318,6 +318,9 @@ def test_other_architectures(tmp_path: Path) -> None:
     make(tmp_path, "embedder", architectures=["BertModel"])
     with pytest.raises(ValueError, match="BertModel is an encoder"):
         make_engine_config(folder)
+    make(tmp_path, "embedder", architectures=5)
+    with pytest.raises(ValueError, match="architectures is 5; it must be a list of class names"):
+        make_engine_config(folder)
     make(tmp_path, "embedder", architectures=["OPTForSequenceClassification"])
     with pytest.raises(ValueError, match=r"OPTForSequenceClassification.*is not supported"):
         make_engine_config(folder)
