@@ -138,7 +138,7 @@ class BeamSearch:
 
     def finished(self) -> list[BeamSearchSequence]:
         """The best of all texts when there are no more steps: of the complete ones, and of the
-        beams, which compete with them.
+        beams, which compete with them. Of equal ones a complete text comes first.
 
         A beam among them gets ``finish_reason`` "length".
 

@@ -152,7 +152,8 @@ def process_dict_updates(
     new_state: Callable[[SamplingParams, Sequence[int], Sequence[int]], T | None],
 ) -> bool:
     """Keep what a processor knows of each row up to date; True if anything has changed. A row
-    that now belongs to another request counts as changed, even if what is known of it is equal.
+    that now belongs to another request counts as changed, even if what is known of it is equal. If
+    something comes or moves and in the end all is as before, either answer will do.
 
     None means that all rows stay. An update is read in this order:
 

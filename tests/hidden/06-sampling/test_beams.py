@@ -215,6 +215,20 @@ def test_06_9_the_best_are_the_same_when_asked_again(subject: Any) -> None:
     assert [first, complete, beams] == again
 
 
+def test_06_9_every_text_may_end_at_once(subject: Any) -> None:
+    """No beam is left then. Of equal texts the complete one is found first."""
+    p = Program()
+    params = p.new("mini_vllm.sampling_params:BeamSearchParams", 2, 9, length_penalty=0.0)
+    search = p.new(f"{BEAMS}BeamSearch", PROMPT, PROMPT, params, ENDS)
+    for tokens in ((4, 0), (0, 3)):
+        proposed = {token: p.new("mini_vllm.outputs:Logprob", -1.0) for token in tokens}
+        search.grow([p.call("builtins:dict", proposed)])
+        p.see_each(search.finished(), "tokens")
+        p.see_each(search.beams, "tokens")
+    left = [[*PROMPT, 0], [*PROMPT, 4]]
+    assert subject.run(p) == [left, left[1:], [left[0], [*PROMPT, 4, 0]], []]
+
+
 def test_06_9_the_engine_finds_the_reference_beams(subject: Any, reference: Any) -> None:
     """Everything together: two prompts of the bundled model, with and without ends."""
     answers = []

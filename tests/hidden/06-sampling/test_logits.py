@@ -163,6 +163,15 @@ def test_06_2_wide_and_narrow_rows_side_by_side(subject: Any) -> None:
     assert subject.run(p) == [[1, 900, 1, 1000]]
 
 
+def test_06_2_mass_behind_the_largest_counts(subject: Any) -> None:
+    """100 of 400 tokens are enough, so nothing has to be sorted; the others have mass, too."""
+    p = Program()
+    row = list(range(600, 200, -1))
+    limit = (sum(row[:100]) - row[99] / 2) / sum(row)
+    p.see(p.call(f"{FILTERS}apply_top_p", logits_of(p, [row]), tensor(p, [limit])).tolist())
+    assert len(kept(subject.run(p)[0])[0]) == 100
+
+
 pairs = st.lists(st.integers(0, 5), max_size=8)
 
 

@@ -137,18 +137,19 @@ def test_14_1_the_first_may_say_nothing(subject: Any) -> None:
 
 
 def test_14_1_what_is_read_in_stays_as_it_was(subject: Any) -> None:
-    """The later outputs belong to the caller: no list of theirs grows with the first."""
+    """The later outputs belong to the caller: no list of theirs grows with the first, which has
+    none of its own yet."""
     p = Program()
     numbers = [[p.call("builtins:object")] for _ in range(3)]
     first, *later = (
-        p.new("mini_vllm.outputs:CompletionOutput", 0, letter, [i], 0.0, logprobs)
+        p.new("mini_vllm.outputs:CompletionOutput", 0, letter, [i] * (i > 0), 0.0, logprobs)
         for i, (letter, logprobs) in enumerate(zip("abc", [None, *numbers[1:]], strict=True))
     )
     for output in later:
         first.extend(output)
     for output in (first, *later):
         p.see([output.text, output.token_ids, p.call("builtins:len", output.logprobs)])
-    assert subject.run(p) == [["abc", [0, 1, 2], 2], ["b", [1], 1], ["c", [2], 1]]
+    assert subject.run(p) == [["abc", [1, 2], 2], ["b", [1], 1], ["c", [2], 1]]
 
 
 def test_14_1_nothing_is_nothing_to_test(subject: Any) -> None:

@@ -13,7 +13,9 @@ from labkit.process.worker import Program
 many = settings(max_examples=60)
 HERE = "mini_vllm.engine.chat_turns:"
 TEMPLATE = "labkit.inside.turns:Template"
-parts = st.sampled_from(["Hi", " ", "\n", "<end>", "<user>", "MARK", "a", "é", "  "])
+MARK = "FINAL_MESSAGE_ENDS_HERE "
+"""The engine's own, which a message may hold too."""
+parts = st.sampled_from(["Hi", " ", "\n", "<end>", "<user>", MARK, "a", "é", "  "])
 contents = st.lists(parts, max_size=5).map("".join)
 conversations = st.lists(
     st.tuples(st.sampled_from(["user", "assistant", "tool"]), contents), min_size=1, max_size=4
@@ -34,6 +36,7 @@ def written(messages: list[dict[str, Any]], strips: str) -> str:
     how=st.sampled_from(["open a turn", "as it is", "go on"]),
 )
 @example([{"role": "user", "content": "Hi  ", "name": "fox"}], "both", "go on")
+@example([{"role": "user", "content": text, "name": "fox"} for text in (MARK, "a")], "", "go on")
 def test_14_15_any_conversation(
     subject: Any, messages: list[dict[str, Any]], strips: str, how: str
 ) -> None:

@@ -269,6 +269,8 @@ NONE_YET = {
         "test_16_1_a_prompt_may_take_the_whole_budget",
     ],
     NAMED: [
+        "test_04_4_a_row_that_sees_nothing_yet",
+        "test_04_4_an_empty_split_is_written",
         "test_11_1_a_refusal_shows_the_name",
         "test_12_2_ends_are_free_for_others",
         "test_18_5_full_has_whole_blocks_only",
