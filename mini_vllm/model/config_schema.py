@@ -15,7 +15,6 @@ from mini_vllm.errors import show
 from mini_vllm.model.config_rules import (
     BOOLEAN,
     NOTHING,
-    NUMBER,
     OBJECT,
     STRING,
     Rule,
@@ -45,6 +44,9 @@ _TOKEN_IDS = Rule(
 )
 _LAYER_TYPE = one_of("full_attention", "sliding_attention")
 _THETA = number(1.0001, 1e30)
+_ORIGINAL = integer(2, MAX_POSITIONS)
+"""Positions before the stretching; longrope divides by the logarithm."""
+_FACTORS = list_of(number(1e-6, 1e6), "numbers of at least 1e-06 and at most 1e+06")
 
 CONFIG: dict[str, Rule] = {
     "architectures": list_of(STRING, "class names"),
@@ -56,7 +58,7 @@ CONFIG: dict[str, Rule] = {
     "num_key_value_heads": _SIZE.or_null(),
     "head_dim": integer(2, MAX_SIZE).or_null(),
     "max_position_embeddings": integer(1, MAX_POSITIONS),
-    "original_max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
+    "original_max_position_embeddings": _ORIGINAL.or_null(),
     "hidden_act": one_of("silu", "gelu_pytorch_tanh"),
     "hidden_activation": one_of("silu", "gelu_pytorch_tanh").or_null(),
     "rms_norm_eps": number(1e-30, 1),
@@ -107,15 +109,15 @@ ROPE: dict[str, Rule] = {
     "factor": number(1, 1e30),
     "low_freq_factor": number(1e-6, 1e6),
     "high_freq_factor": number(1e-6, 1e6),
-    "original_max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
+    "original_max_position_embeddings": _ORIGINAL.or_null(),
     "beta_fast": number(1e-6, 1e6).or_null(),
     "beta_slow": number(1e-6, 1e6).or_null(),
     "attention_factor": number(1e-6, 1e6).or_null(),
     "mscale": number(0, 1e6).or_null(),
     "mscale_all_dim": number(0, 1e6).or_null(),
     "partial_rotary_factor": number(0.01, 1),
-    "short_factor": list_of(NUMBER, "numbers"),
-    "long_factor": list_of(NUMBER, "numbers"),
+    "short_factor": _FACTORS,
+    "long_factor": _FACTORS,
     "truncate": BOOLEAN,
     "max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
 }
