@@ -90,6 +90,19 @@ def test_13_2_notes_of_a_file(subject: Any) -> None:
     assert len(set(subject.run(p))) == 1
 
 
+def test_13_2_the_same_picture_in_two_files(subject: Any) -> None:
+    """What the file is called and how it is written is no part of the picture either."""
+    p = Program()
+    folder = p.call("pathlib:Path", p.call("tempfile:mkdtemp"))
+    picture = p.call("PIL.Image:frombytes", "RGB", (4, 2), bytes(range(24)))
+    for file in ("a.png", "b.png", "c.bmp"):
+        picture.save(folder.joinpath(file))
+        opened = p.call("PIL.Image:open", folder.joinpath(file))
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", opened, {"size": 1}))
+    p.see(p.call("mini_vllm.multimodal.hasher:hash_image", picture, {"size": 1}))
+    assert len(set(subject.run(p))) == 1
+
+
 @few
 @given(lengths=st.lists(st.integers(1, 3), min_size=20, max_size=60))
 def test_13_3_dozens_of_pictures(subject: Any, lengths: list[int]) -> None:
@@ -292,6 +305,20 @@ def test_13_10_an_error_has_both_numbers(subject: Any) -> None:
         mask = p.call("torch:tensor", [index < places for index in range(7)])
         p.refuse("ValueError", merge, embeds, [made], mask, says=BOTH)
     assert subject.run(p) == []
+
+
+def test_13_10_without_rows_it_is_a_copy(subject: Any) -> None:
+    """A step without a picture: what the model writes to the result does not reach the given."""
+    p = Program()
+    embeds = p.call("torch:ones", 2, 3)
+    merged = p.call(
+        "mini_vllm.multimodal.gather:merge_multimodal_embeddings",
+        embeds, [p.call("torch:zeros", 0, 6)], p.call("torch:tensor", [False, False]),
+    )  # fmt: skip
+    merged[0].zero_()
+    p.see(embeds.tolist())
+    p.see(merged[1].tolist())
+    assert subject.run(p) == [[[1.0] * 3] * 2, [[[0.0] * 3] * 2]]
 
 
 def test_13_10_twice_as_exact(subject: Any) -> None:
