@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.options import json_value, whole_number
+from mini_vllm.entrypoints.openai.fingerprint import MODES, system_fingerprint
 from mini_vllm.lora.request import parse_lora_modules
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="usage tells cached tokens, too")  # fmt: skip
     add("--enable-force-include-usage", **switch,
         help="every stream ends with its usage")  # fmt: skip
+    add("--fingerprint-mode", choices=MODES, default="full",
+        help="system_fingerprint of answers: with degrees of parallelism (full), without (hash), "
+        "the text of --fingerprint-value (custom), or none")  # fmt: skip
+    add("--fingerprint-value", metavar="TEXT", help="with --fingerprint-mode custom")
     add("--enable-tokenizer-info-endpoint", **switch,
         help="GET /tokenizer_info: settings of the tokenizer, with its chat template")  # fmt: skip
     add("--enable-log-requests", **switch,
@@ -229,6 +234,9 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,
         enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
+        fingerprint=system_fingerprint(
+            engine.config, args.fingerprint_mode, args.fingerprint_value
+        ),
         request_logger=request_logger,
     )
 

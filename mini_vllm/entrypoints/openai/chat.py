@@ -304,7 +304,7 @@ async def _whole(answer: ChatAnswer) -> Response:
     body = answer.frame("chat.completion") | {
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": None,
+        "system_fingerprint": answer.state.fingerprint,
         "usage": answer.usage(num_tokens),
         "prompt_logprobs": prompt_logprobs(final) if wants_prompt else None,
         "prompt_token_ids": final.prompt_token_ids if answer.request.return_token_ids else None,
@@ -359,7 +359,8 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
     """The events of a streamed answer, without ``[DONE]``.
 
     The first event of each choice has the role. The last token and the finish reason share an
-    event. With ``include_usage`` one more event follows, which has no choices.
+    event. With ``include_usage`` one more event follows, which has no choices. The last event of a
+    choice, or that of the usage, has the server's fingerprint.
 
     Source: vllm/entrypoints/openai/chat_completion/serving.py#L400-L1004
     (OpenAIServingChat.chat_completion_stream_generator) @ v0.22.1
@@ -368,6 +369,7 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
     frame = answer.frame("chat.completion.chunk")
     head = b"data: " + orjson.dumps(frame)[:-1] + b',"choices":['
     wants_ids = request.return_token_ids
+    includes_usage = request.includes_usage or state.enable_force_include_usage
     counts: dict[int, int] = {}
     writers: dict[int, DeltaWriter] = {}
     async for output in state.engine.outputs(answer.stream):
@@ -388,9 +390,12 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
             counts[index] += len(completion.token_ids)
             tail = _tail(answer, counts[index])
             for choice in writers[index].write(completion):
+                if choice["finish_reason"] and not includes_usage:
+                    tail = _tail(answer, counts[index], state.stamp)
                 yield head + orjson.dumps(choice) + tail
-    if request.includes_usage or state.enable_force_include_usage:
-        yield sse_event(frame | {"choices": [], "usage": answer.usage(sum(counts.values()))})
+    if includes_usage:
+        usage = {"choices": [], "usage": answer.usage(sum(counts.values()))}
+        yield sse_event(frame | usage | state.stamp)
 
 
 def _tail(answer: ChatAnswer, num_tokens: int, more: dict[str, Any] | None = None) -> bytes:

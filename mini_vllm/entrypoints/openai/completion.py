@@ -200,7 +200,7 @@ async def _whole(answer: Answer) -> Response:
         "model": answer.model,
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": None,
+        "system_fingerprint": answer.state.fingerprint,
         "usage": answer.usage(counts, sum(output.num_cached_tokens for output in finals)),
         "kv_transfer_params": finals[0].kv_transfer_params if len(finals) == 1 else None,
     }
@@ -223,7 +223,8 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
     """The events of a streamed answer, without ``[DONE]``.
 
     One event for each output; the last token and the finish reason share an event. With
-    ``include_usage`` one more event follows, which has no choices.
+    ``include_usage`` one more event follows, which has no choices. The last event of a choice, or
+    that of the usage, has the server's fingerprint.
 
     Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
     (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1
@@ -233,6 +234,7 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
     # Values that are the same for every token are read once, before the loop over the tokens.
     wants_ids, is_plain = request.return_token_ids, answer.is_plain
     usage_each_time = request.continuous_usage
+    includes_usage = request.includes_usage or state.enable_force_include_usage
     counts: dict[int, int] = {}
     writers: dict[int, ChoiceWriter] = {}
     told: set[int] = set()  # choices whose prompt's token ids have been sent
@@ -250,20 +252,23 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
             if not (text or completion.token_ids or completion.finish_reason):
                 continue  # nothing new; a token whose text is held back is sent, so it can be timed
-            end = tail
+            more: dict[str, Any] = {}
+            if completion.finish_reason and not includes_usage:
+                more |= state.stamp
             if usage_each_time:
                 num_prompt = len(output.prompt_token_ids)
                 usage = usage_of(state, num_prompt, counts[index], output.num_cached_tokens)
-                end = b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
+                more["usage"] = usage
+            end = b"]," + orjson.dumps(more)[1:] + b"\n\n" if more else tail
             choice = _choice(index, text, logprobs, completion)
             if wants_ids:
                 choice["token_ids"] = completion.token_ids
                 choice["prompt_token_ids"] = None if index in told else output.prompt_token_ids
                 told.add(index)
             yield head + orjson.dumps(choice) + end
-    if request.includes_usage or state.enable_force_include_usage:
+    if includes_usage:
         body = _frame(answer) | {"choices": [], "usage": answer.usage(counts, sum(cached))}
-        yield sse_event(body)
+        yield sse_event(body | state.stamp)
 
 
 def _frame(answer: Answer) -> dict[str, Any]:

@@ -77,6 +77,8 @@ class ServerState:
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     enable_tokenizer_info_endpoint: bool = False
+    fingerprint: str | None = None
+    """`system_fingerprint` of answers."""
     request_logger: RequestLogger | None = None
     """Logs each request, if given."""
     loras: dict[str, LoRARequest] = field(default_factory=dict)
@@ -99,6 +101,11 @@ class ServerState:
         """How the model marks its reasoning; None if reasoning is not separated from the text."""
         name = self.engine.config.structured.reasoning_parser
         return reasoning_format(name) if name else None
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """The fingerprint as a field of a stream's last event, if there is one."""
+        return {"system_fingerprint": self.fingerprint} if self.fingerprint is not None else {}
 
     @property
     def model_name(self) -> str:

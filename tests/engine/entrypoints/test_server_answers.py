@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import openai
 import pytest
 from jsonschema import Draft202012Validator
 
+from mini_vllm import __version__
 from mini_vllm.bundled import adapter_path
+from mini_vllm.config import EngineConfig
+from mini_vllm.entrypoints.openai.fingerprint import system_fingerprint
 from tests.engine.entrypoints.server import ROOT, Server, running
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -155,12 +159,14 @@ def stream(server: Server, path: str, **body: Any) -> list[Any]:
 def test_chunks_have_vllms_fields(server: Server) -> None:
     frame = {"id", "object", "created", "model", "choices"}
     chunks = stream(server, "/v1/completions", prompt="Once", **GREEDY)
+    assert chunks[-1].pop("system_fingerprint")
     for chunk in chunks:
         assert set(chunk) == frame and chunk["object"] == "text_completion"
         assert set(chunk["choices"][0]) == {
             "index", "text", "logprobs", "finish_reason", "stop_reason",
         }  # fmt: skip
     chunks = stream(server, "/v1/chat/completions", messages=HELLO, **GREEDY)
+    assert chunks[-1].pop("system_fingerprint")
     for chunk in chunks:
         assert set(chunk) == frame and chunk["object"] == "chat.completion.chunk"
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -194,6 +200,23 @@ def test_usage_is_told_when_it_is_asked_for(
         assert all(("usage" in chunk) == in_chunks for chunk in with_choices)
         if in_the_end:
             assert chunks[-1]["usage"]["completion_tokens"] == 8
+        assert ["system_fingerprint" in chunk for chunk in chunks] == [
+            chunk is chunks[-1] for chunk in chunks
+        ]
+
+
+def test_a_fingerprint_tells_the_version_the_ranks_and_the_configuration(server: Server) -> None:
+    body = server.post("/v1/completions", prompt="Once", **GREEDY).json()
+    chat = server.post("/v1/chat/completions", messages=HELLO, **GREEDY).json()
+    assert re.fullmatch(rf"mini_vllm-{__version__}-[0-9a-f]{{8}}", body["system_fingerprint"])
+    assert chat["system_fingerprint"] == body["system_fingerprint"]
+    plain = EngineConfig.from_kwargs("storyteller")
+    more = EngineConfig.from_kwargs("storyteller", tensor_parallel_size=2, max_num_seqs=4)
+    whole, hashed = (system_fingerprint(more, mode, None) for mode in ("full", "hash"))
+    assert whole is not None and whole.replace("-tp2", "") == hashed
+    assert hashed != system_fingerprint(plain, "hash", None)
+    assert system_fingerprint(plain, "custom", "mine") == "mine"
+    assert system_fingerprint(plain, "none", "mine") is None
 
 
 # ---------------------------------------------------------------------- tools
