@@ -376,7 +376,8 @@ class StructuredOutputManager(SchedulerExtension):
         Then everything that was advanced over is taken back: whether a draft is kept is not known
         before the model has spoken. Behind a draft that the grammar refuses, and behind
         PADDING_DRAFT, rows stay as they came (all ones): their tokens are thrown away anyway.
-        A ValueError of the grammar goes to `self._broken`, and drafts are taken back all the same.
+        A ValueError of the grammar goes to `self._broken`, and drafts are taken back all the same;
+        any other error is the engine's, and raised on.
 
         Args:
             words: [k + 1, ceil(V / 32)] int32, all ones; `fill_row` fills the row of an index.

@@ -568,6 +568,16 @@ def test_12_12_an_error_behind_a_draft(subject: Any) -> None:
     assert (rows[0], place, broken) == (4, 0, {"r": "a corner"})
 
 
+def test_12_12_an_error_of_the_engine_is_raised(subject: Any) -> None:
+    """It is no corner of the grammar, and no mistake of the request."""
+    p = Program()
+    names = filled(p, [7], [7])
+    error = p.new("builtins:RuntimeError", "a mistake of ours")
+    p.set(names["grammar"], "fill_bitmask", p.new("unittest.mock:Mock", side_effect=error))
+    p.refuse("RuntimeError", names["manager"].fill_rows, names["request"], [7], names["words"])
+    assert subject.run(p) == []
+
+
 STORY = """
 from types import SimpleNamespace
 
