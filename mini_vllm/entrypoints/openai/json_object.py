@@ -82,7 +82,7 @@ class ObjectReader:
         place, begin, before = 0, len(self.text), len(self._escapes)
         plain = self._with_escapes(text) if _CONTROL.search(text) else text
         self.text += plain
-        while place < len(plain) and not self.is_whole:
+        while place < len(plain) and not (self.is_whole or self.is_broken):
             is_plain = self._inside in ("key", "text") and not self._escape
             if is_plain and (run := _PLAIN.match(plain, place)):
                 place = run.end()

@@ -168,6 +168,14 @@ def test_any_text_means_the_same_in_pieces(parts: list[str], data: st.DataObject
     assert stream(list(text)) == stream(cuts(text, *places)) == stream(parts) == whole(text)
 
 
+def test_an_object_that_is_broken_stays_so_however_it_comes() -> None:
+    """What follows an invalid character is not read as an object of its own."""
+    for pieces in (['[{"a": 1}]'], ["[", '{"a": 1}', "]"], list('[{"a": 1}]')):
+        reader = ObjectReader()
+        rest = [reader.read(piece) for piece in pieces]
+        assert reader.is_broken and not reader.is_whole and "".join(rest) == '[{"a": 1}]'
+
+
 @given(parts=st.lists(st.sampled_from(PIECES[2:]), max_size=12))
 @settings(max_examples=400, deadline=None)
 def test_an_object_ends_where_json_says(parts: list[str]) -> None:
