@@ -158,6 +158,7 @@ def probes() -> tuple[Probe, ...]:
         Probe("import", LOAD_UP, f"    import math\n{LOAD_UP}", "lint", "lint"),
         Probe("host", HEAD, f"print('from the host')\n\n\n{HEAD}", "lint", "lint"),
         Probe("decorator", HEAD, f"@print\n{HEAD}", "lint", "lint"),
+        Probe("jit", HEAD, HEAD.replace("jit", "jit(debug=True)", 1), "lint", "lint"),
         Probe("parameters", PARAMETERS, PARAMETERS.replace(",", " = 8,", 1), "lint", "lint"),
         Probe("leaked name", EXP, "math.exp(-gate)", "lint", "lint"),
         Probe("attribute", EXP, "tl.exp(-gate.handle)", "lint", "lint"),
