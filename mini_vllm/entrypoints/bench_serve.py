@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mini_vllm.entrypoints import bench_words
+from mini_vllm.entrypoints.bench_files import Sample
 from mini_vllm.entrypoints.bench_plots import (
     PLOT_FORMATS,
     plot_dataset,
@@ -314,6 +315,15 @@ def _target(args: argparse.Namespace) -> Target:
     return Target(_base_url(args), headers, args.insecure)
 
 
+def _as_texts(samples: list[Sample], target: Target, model: str) -> list[Sample]:
+    """Samples for chats, which take no token ids; as they are, if the server has no tokenizer."""
+    drawn = [sample.prompt for sample in samples if not isinstance(sample.prompt, str)]
+    texts = target.texts(model, drawn)
+    if texts is None or len(texts) < len(samples):  # or they are texts
+        return samples
+    return [replace(sample, prompt=text) for sample, text in zip(samples, texts, strict=True)]
+
+
 def _make_load(args: argparse.Namespace, target: Target) -> tuple[Load, str]:
     """The load and the model's name. Raises ValueError for invalid options, and if the server does
     not answer."""
@@ -329,6 +339,8 @@ def _make_load(args: argparse.Namespace, target: Target) -> tuple[Load, str]:
     samples = make_samples(args, rng)
     times, rates = _times(args, len(samples))
     model = args.served_model_name or args.model or target.first_model(patience)[0]
+    if args.backend == "openai-chat":
+        samples = _as_texts(samples, target, model)
     prefix = args.request_id_prefix
     load = Load(
         target.base + (args.endpoint or ENDPOINTS[args.backend]),

@@ -1,10 +1,11 @@
-"""The measured server: its models, its counters of drafts, and its profiler."""
+"""The measured server: its models, its tokenizer, its counters of drafts, and its profiler."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,8 @@ class Target:
 
         context = ssl._create_unverified_context() if self.insecure else None
         opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
-        request = Request(self.base + path, data, dict(self.headers))
+        headers = {"Content-Type": "application/json", **self.headers}
+        request = Request(self.base + path, data, headers)
         with opener.open(request, timeout=seconds) as answer:
             return bytes(answer.read())
 
@@ -71,6 +73,29 @@ class Target:
                 raise ValueError(
                     f"{where} does not list models as OpenAI's does; name one with --model"
                 ) from error
+
+    def texts(self, model: str, prompts: Sequence[list[int]]) -> list[str] | None:
+        """Prompts of token ids as text, by the server's own tokenizer; None for a server that does
+        not tell.
+
+        A text of random tokens has more tokens when it is read again, so it is cut to as many.
+
+        Source: vllm/benchmarks/datasets/datasets.py#L470-L524 (gen_prompt_decode_to_target_len)
+        @ v0.22.1
+        """
+
+        def answer(path: str, **body: Any) -> Any:
+            return parse_json(self.ask(path, json.dumps({"model": model, **body}).encode()))
+
+        def text(tokens: list[int]) -> str:
+            drawn = answer("/detokenize", tokens=tokens)["prompt"]
+            again = answer("/tokenize", prompt=drawn, add_special_tokens=False)["tokens"]
+            return str(answer("/detokenize", tokens=again[: len(tokens)])["prompt"])
+
+        try:
+            return [text(tokens) for tokens in prompts]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
     def profile(self, what: str) -> None:
         """ "start" or "stop" a recording. Raises ValueError if the server makes none."""

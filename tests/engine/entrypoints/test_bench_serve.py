@@ -348,6 +348,33 @@ def test_a_server_that_refuses_is_not_called_silent() -> None:
         server.shutdown()
 
 
+def test_a_chat_of_random_tokens_is_as_long_as_it_was_asked_to_be() -> None:
+    """In a server that reads two tokens for each that was drawn; without one, words are sent."""
+
+    class Tokenizer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if self.path == "/tokenize":
+                answer: dict[str, Any] = {"tokens": [7] * 2 * len(asked["prompt"])}
+            else:
+                answer = {"prompt": "x" * len(asked["tokens"])}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    words = ["--backend", "openai-chat", "--random-input-len", "5", "--port"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tokenizer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        load, _ = make_load(options(*words, str(server.server_port)))
+        server.shutdown()
+    assert [body["messages"][0]["content"] for body in load.bodies] == ["xxxxx"] * 2
+    load, _ = make_load(options(*words, str(server.server_port)))  # which is gone
+    assert load.bodies[0]["messages"][0]["content"].startswith("word")
+
+
 def test_vllms_name_of_the_backend() -> None:
     load, _ = make_load(options("--backend", "vllm", "--logprobs", "2"))
     assert load.url.endswith("/v1/completions")
