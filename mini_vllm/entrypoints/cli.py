@@ -149,9 +149,15 @@ def _chat_options(command: argparse.ArgumentParser) -> None:
 
 
 def _bench_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--num-prompts", type=_positive, default=16, help="how many (16)")
-    command.add_argument("--input-len", type=_positive, default=128, help="tokens of each (128)")
-    command.add_argument("--output-len", type=_positive, default=64, help="tokens made (64)")
+    add = command.add_argument
+    add("--num-prompts", type=_positive, default=16, help="how many (16)")
+    add("--input-len", type=_positive, default=128, help="tokens of each (128)")
+    add("--output-len", type=_positive, default=64, help="tokens made (64)")
+    for name in ("input_len", "output_len"):  # vLLM's other names
+        other = f"--random-{name.replace('_', '-')}"
+        add(other, dest=name, type=_positive, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add("--dataset-name", choices=("random",), default="random", help="prompts are drawn")
+    add("--output-json", type=Path, metavar="FILE", help="write vLLM's figures as JSON")
     _add_json_option(command)
     command.add_argument("--profile", type=Path, metavar="FILE", help="write a trace for Perfetto")
 
@@ -281,6 +287,22 @@ def run_chat(args: argparse.Namespace) -> int:
         messages.append({"role": "assistant", "content": output.outputs[0].text})
 
 
+def _write_figures(args: argparse.Namespace, seconds: float) -> None:
+    """Write what vLLM's `bench throughput` writes.
+
+    Source: vllm/benchmarks/throughput.py#L1207-L1216 (results) @ v0.22.1
+    """
+    num_tokens = args.num_prompts * (args.input_len + args.output_len)
+    figures = {
+        "elapsed_time": seconds,
+        "num_requests": args.num_prompts,
+        "total_num_tokens": num_tokens,
+        "requests_per_second": args.num_prompts / seconds,
+        "tokens_per_second": num_tokens / seconds,
+    }
+    args.output_json.write_text(json.dumps(figures, indent=4), encoding="utf-8")
+
+
 def run_bench(args: argparse.Namespace) -> int:
     """Random prompts of one length, one fixed number of output tokens, greedy."""
     import random
@@ -293,6 +315,10 @@ def run_bench(args: argparse.Namespace) -> int:
         raise ValueError(
             f"{args.num_prompts} prompts of {args.input_len} + {args.output_len} tokens take "
             f"{num_bytes / 2**30:.0f} GiB; {host_memory() / 2**30:.0f} GiB are free; ask for fewer"
+        )
+    if args.output_json is not None and not args.output_json.parent.is_dir():
+        raise ValueError(
+            f"--output-json is {args.output_json}; name a file in a folder that exists"
         )
     llm = load_llm(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
@@ -308,6 +334,8 @@ def run_bench(args: argparse.Namespace) -> int:
         llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - start
     throughput = args.num_prompts * args.output_len / seconds
+    if args.output_json is not None:
+        _write_figures(args, seconds)
     if args.json:
         figures = {"wall_seconds": seconds, "wall_output_tokens_per_s": throughput}
         print(json.dumps(figures | llm.engine.stats.summary()))

@@ -112,6 +112,19 @@ def test_info_and_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["wall_output_tokens_per_s"] > 0
 
 
+def test_throughput_as_vllm_spells_and_writes_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["bench", "throughput", "--dataset-name", "random", "--random-input-len", "5"]
+    words += ["--random-output-len", "4", "--num-prompts", "3", *SMALL, "--output-json"]
+    assert main([*words, str(tmp_path / "figures.json")]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert (figures["num_requests"], figures["total_num_tokens"]) == (3, 27)
+    assert figures["tokens_per_second"] == pytest.approx(27 / figures["elapsed_time"])
+    assert main([*words, str(tmp_path / "nowhere" / "figures.json")]) == 2
+    assert "figures.json; name a file in a folder that exists" in capsys.readouterr().err
+
+
 def test_break_even_of_a_shape_and_of_a_model_that_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
