@@ -374,21 +374,21 @@ def test_11_4_whose_turn_it_was_least_recently(subject: Any) -> None:
 
 
 def test_11_4_the_newest_stays_and_all_others_go(subject: Any) -> None:
-    """Where no other may go, the newest stays all the same; later all that are too many go,
-    also from their slots."""
+    """Where no other may go, the newest stays all the same; later all that are too many go, also
+    from their slots, and also where the one that is asked for is there already."""
     p = Program()
     manager = manager_of(p, 1, 1)
     loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
     p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
-    for key, keep in (("a", ""), ("b", "a"), ("c", "ab"), ("d", "")):
+    for key, keep in (("a", ""), ("b", "a"), ("c", "ab"), ("d", ""), ("e", "d"), ("e", "")):
         manager.add_adapter(key, "/x", list(keep))
         p.see(p.call("builtins:list", manager.cpu_cache))
         p.see(manager.slots)
-        if key != "d":
+        if key < "d":
             manager.activate("a", ["a"])
     found = subject.run(p)
-    assert found[::2] == [["a"], ["a", "b"], ["a", "b", "c"], ["d"]]
-    assert found[1::2] == [[None], ["a"], ["a"], [None]]
+    assert found[::2] == [["a"], ["a", "b"], ["a", "b", "c"], ["d"], ["d", "e"], ["e"]]
+    assert found[1::2] == [[None], ["a"], ["a"], [None], [None], [None]]
 
 
 def test_11_4_who_is_in_use_stays_and_is_known(subject: Any) -> None:

@@ -375,6 +375,17 @@ def test_16_2_a_long_fork_holds_all_of_its_blocks(subject: Any) -> None:
     assert subject.run(p) == [[2] * 13, [30 - 13, 50]]
 
 
+def test_16_2_a_parent_of_which_a_part_is_found(subject: Any) -> None:
+    """One of its three full blocks has its hash yet: so has one of the child's."""
+    p = Program()
+    m = manager(p)
+    parent, child = hold(p, m, "a", 5, reserved=7), request(p, "b", list(range(13)))
+    p.set(parent, "num_computed_tokens", 12)  # in blocks that are not published yet
+    m.fork(parent, child, 12)
+    p.see(m.num_cached_blocks["b"])
+    assert subject.run(p) == [1]
+
+
 # ------------------------------------------------------------------ 16.3
 
 
