@@ -22,8 +22,10 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
     StructuredOutputOptions,
 )
+from mini_vllm.structured_output.ebnf import parse_grammar
 from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.native import read_constraint
+from mini_vllm.structured_output.patterns import EMPTY, Call, Concat, Repeat, Rules
 from mini_vllm.structured_output.references import PLAIN_REFERENCE, hoisted
 from mini_vllm.structured_output.schema_algebra import TYPES
 from mini_vllm.structured_output.structural_tag import (
@@ -181,7 +183,7 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
         ValueError: names the feature.
     """
     if kind is StructuredOutputOptions.GRAMMAR:
-        as_ebnf(spec)
+        _check_rules(parse_grammar(as_ebnf(spec)))
     elif kind is StructuredOutputOptions.STRUCTURAL_TAG:
         _check_structural_tag(spec, close_objects)
     else:
@@ -190,6 +192,29 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
         _check_regex(spec)
     if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
         _check_schema(_plain_schema(spec), "#", close_objects)
+
+
+def _check_rules(rules: Rules) -> None:
+    """Refuse a rule that is nothing but itself, repeated: the library's process would end.
+
+    ``b ::= b{0,1}`` overflows its stack, and so does a circle of such rules.
+    """
+    only: dict[str, str] = {}  # rules that are one other rule, repeated
+    for name, pattern in rules.items():
+        parts = [pattern]
+        while len(parts) == 1 and isinstance(pattern := parts[0], Repeat | Concat):
+            inside = (pattern.part,) if isinstance(pattern, Repeat) else pattern.parts
+            parts = [part for part in inside if part != EMPTY]
+        if isinstance(pattern, Call):
+            only[name] = pattern.rule
+    for name in only:
+        called = name
+        for _ in only:
+            called = only.get(called, "")
+            if called == name:
+                raise ValueError(
+                    f"rule {name!r} consists of itself alone, so it adds no text; remove it"
+                )
 
 
 def _plain_schema(spec: str) -> dict[str, Any]:

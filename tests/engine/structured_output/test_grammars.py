@@ -242,6 +242,16 @@ def test_what_xgrammar_enforces_is_left_to_it(kind: StructuredOutputOptions, spe
     check_supported(kind, spec)
 
 
+@pytest.mark.parametrize(
+    "rules", ["b ::= (b){0,1}", "b ::= c{0,1}\nc ::= (b){0,2}", 'b ::= ("" b){0,1}']
+)
+def test_a_rule_that_is_itself_alone_is_not_left_to_xgrammar(rules: str) -> None:
+    """The library would overflow its stack and end the process."""
+    with pytest.raises(ValueError, match="rule 'b' consists of itself alone"):
+        check_supported(StructuredOutputOptions.GRAMMAR, f'root ::= b "a"\n{rules}')
+    check_supported(StructuredOutputOptions.GRAMMAR, 'root ::= root "x" | "a" root{0,1}')
+
+
 def test_open_objects_are_not_left_to_xgrammar() -> None:
     schema = '{"type": "object", "properties": {"a": {"type": "null"}}}'
     check_supported(JSON, schema)
