@@ -225,8 +225,7 @@ class Scheduler(ProfileRules, Integrity):
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
         room = self.max_model_len - 1 - num_computed_tokens
-        num_new_tokens = min(num_new_tokens, token_budget, room)
-        return num_new_tokens if num_new_tokens > 0 else 0
+        return max(min(num_new_tokens, token_budget, room), 0)
 
     def _schedule_running(self, step: StepPlan) -> None:
         """Give every running request its next tokens, in order of admission.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.options import json_value, whole_number
-from mini_vllm.entrypoints.openai.fingerprint import MODES, system_fingerprint
+from mini_vllm.entrypoints.fingerprint import MODES, system_fingerprint
 from mini_vllm.lora.request import parse_lora_modules
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.kernels import can_launch_on
-from mini_vllm.kernels.replay import DECODE_INPUTS
 from mini_vllm.worker.cuda_graphs import StaticInputs
 
 
@@ -29,6 +28,8 @@ class DecodeInputs(StaticInputs):
         """As the base class does it, in one launch where kernels run on the device."""
         if not can_launch_on(self.input_ids.device):
             return super().fill(input_ids, positions, metadata, bucket)
+        from mini_vllm.kernels.replay import DECODE_INPUTS  # a CPU loads no launchers
+
         DECODE_INPUTS.run(
             input_ids=input_ids if self.has_tokens else None,
             positions=positions if self.has_tokens else None,

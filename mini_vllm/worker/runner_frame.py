@@ -30,7 +30,6 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed.pipeline import PipelineStage, missing_tokens
-from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.platforms.transfer import Transfer, on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
@@ -39,10 +38,8 @@ from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, make_buckets
 from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_uniform_decode
 from mini_vllm.worker.decode_inputs import DecodeInputs
 from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
-from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
-from mini_vllm.worker.kv_connector import RunnerConnector
 from mini_vllm.worker.late_results import LateOutput, LateResults, look_up
 from mini_vllm.worker.sample_step import (
     Drawn,
@@ -52,12 +49,15 @@ from mini_vllm.worker.sample_step import (
     report_prompts,
     sampler_of,
 )
-from mini_vllm.worker.slots import Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.slots import LoRAModelManager
+    from mini_vllm.worker.images import RunnerImages
+    from mini_vllm.worker.kv_connector import RunnerConnector
     from mini_vllm.worker.pooling import RunnerPooler
     from mini_vllm.worker.recorded_head import RecordedHead
+    from mini_vllm.worker.slots import Speculator
 
 BROKEN = "the model produced NaN or infinite numbers in the prompt; check the weights and the dtype"
 

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from mini_vllm import __version__
 from mini_vllm.bundled import adapter_path
 from mini_vllm.config import EngineConfig
-from mini_vllm.entrypoints.openai.fingerprint import system_fingerprint
+from mini_vllm.entrypoints.fingerprint import system_fingerprint
 from tests.engine.entrypoints.server import ROOT, Server, running
 
 HELLO = [{"role": "user", "content": "Hello"}]
