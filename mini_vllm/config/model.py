@@ -11,6 +11,7 @@ from typing import Any
 from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 from mini_vllm.config.pooler import CONVERTS, RUNNERS
 from mini_vllm.errors import show
+from mini_vllm.import_utils import resolve_obj_by_qualname
 from mini_vllm.json_files import parse_json
 
 MAX_THREADS = 1024
@@ -100,8 +101,6 @@ class ModelConfig:
 
         Source: vllm/config/model.py#L548-L566 (ModelConfig.hf_config) @ v0.22.1
         """
-        from mini_vllm.import_utils import resolve_obj_by_qualname
-
         auto_config = resolve_obj_by_qualname("transformers.AutoConfig")  # takes a second to load
         config = auto_config.from_pretrained(self.model)
         config.update(dict(self.hf_overrides or {}))

@@ -32,7 +32,6 @@ from mini_vllm.core.cache_groups import GroupSpec
 from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.worker.cache_layout import CacheLayout
-from mini_vllm.worker.decode_inputs import DecodeInputs
 from mini_vllm.worker.input_batch import flatten_tokens
 from mini_vllm.worker.step_inputs import StepInputs
 
@@ -246,47 +245,3 @@ def show_no_request(layout: CacheLayout, metadata: AttentionMetadata) -> None:
     )
     metadata.groups = [states if group.kind == "mamba" else metadata for group in layout.groups]
     metadata.layer_groups = layout.layer_groups()
-
-
-class GroupedInputs(DecodeInputs):
-    """The inputs of a recorded decode step, with tables that stay where they are for each group.
-
-    Ids and positions are those of the first group. Slots, lengths and the table beside them stay
-    inert: each layer reads its group's (`AttentionMetadata.of_layer`).
-
-    Args:
-        tables: of the groups, all of which have attention.
-        max_num_reqs, max_model_len, block_size: see
-            :class:`~mini_vllm.worker.cuda_graphs.StaticInputs`.
-    """
-
-    def __init__(
-        self,
-        tables: GroupTables,
-        max_num_reqs: int,
-        max_model_len: int,
-        block_size: int,
-        device: torch.device,
-    ) -> None:
-        super().__init__(max_num_reqs, max_model_len, block_size, device)
-        self.layer_groups = tables.layer_groups
-        self.groups = [
-            DecodeInputs(max_num_reqs, max_model_len, table.spec.block_size, device)
-            for table in tables.tables
-        ]
-        self.input_ids, self.positions = self.groups[0].input_ids, self.groups[0].positions
-        for group in self.groups[1:]:
-            group.has_tokens = False
-
-    def fill(
-        self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, bucket: int
-    ) -> None:
-        for group, seen in zip(self.groups, metadata.groups, strict=True):
-            assert isinstance(seen, AttentionMetadata)
-            group.fill(input_ids, positions, seen, bucket)
-
-    def metadata(self, bucket: int) -> AttentionMetadata:
-        whole = super().metadata(bucket)
-        whole.groups = [group.metadata(bucket) for group in self.groups]
-        whole.layer_groups = self.layer_groups
-        return whole

@@ -30,16 +30,18 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
 )
 from mini_vllm.distributed.pipeline import PipelineStage, missing_tokens
+from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.platforms.transfer import Transfer, on_device
 from mini_vllm.sample.sampler import compute_prompt_logprobs
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.adapters import map_adapters
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, make_buckets
 from mini_vllm.worker.cudagraph_dispatcher import CUDAGraphMode, dispatch, is_uniform_decode
-from mini_vllm.worker.decode_inputs import DecodeInputs
-from mini_vllm.worker.group_tables import GroupedInputs, GroupTables, show_no_request
+from mini_vllm.worker.group_tables import GroupTables, show_no_request
+from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
+from mini_vllm.worker.kv_connector import RunnerConnector
 from mini_vllm.worker.late_results import LateOutput, LateResults, look_up
 from mini_vllm.worker.sample_step import (
     Drawn,
@@ -52,9 +54,6 @@ from mini_vllm.worker.sample_step import (
 from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
-    from mini_vllm.lora.slots import LoRAModelManager
-    from mini_vllm.worker.images import RunnerImages
-    from mini_vllm.worker.kv_connector import RunnerConnector
     from mini_vllm.worker.pooling import RunnerPooler
     from mini_vllm.worker.recorded_head import RecordedHead
     from mini_vllm.worker.slots import Speculator
@@ -446,13 +445,14 @@ class RunnerFrame(ABC):
         if self.kv_cache.is_mixed:
             self.kv_cache.zero([0])  # which now holds a state
         if record is not None:
+            from mini_vllm.worker.decode_inputs import DecodeInputs, GroupedInputs
+            from mini_vllm.worker.recorded_head import RecordedHead
+
             sizes = (max_num_reqs, max_model_len, batch.block_size, self.device)
             tables = self.group_tables
             inputs = GroupedInputs(tables, *sizes) if tables else DecodeInputs(*sizes)
             buckets = make_buckets(max_num_reqs)
             assert hidden is not None, "a stage of a pipeline records nothing"
-            from mini_vllm.worker.recorded_head import RecordedHead
-
             self.head = head = RecordedHead(
                 lambda hidden: self.model.compute_logits(hidden), sampler_of(self.device),
                 hidden, max_num_reqs,
