@@ -29,6 +29,7 @@ from mini_vllm.entrypoints.cli_options import (
     add_model_options,
     engine_options_of,
     load_llm,
+    process_options_of,
     sampling_params_of,
     say_start,
 )
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ELSEWHERE = {
-    "complete": "use generate",
-    "run-batch": "send the batch's lines to a server",
     "collect-env": "use info",
     "launch": "use serve",
     "bench latency": "use bench --num-prompts 1",
@@ -55,6 +54,8 @@ ELSEWHERE = {
     "bench mm-processor": "send a server requests with images",
 }
 """Commands of vLLM that are not supported, and what to do instead."""
+OF_A_SERVER = ("--url", "--model-name", "--model_name", "--api-key", "--api_key")
+"""Options with which `chat` talks to a running server, as vLLM's always does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,11 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _one_word(argv: list[str]) -> list[str]:
-    """``bench serve`` and ``bench throughput`` as one word; ``bench`` alone means the latter."""
+    """``bench serve``, ``bench throughput`` and ``chat --url`` as one word; ``bench`` alone means
+    ``bench throughput``."""
     if argv[:2] == ["bench", "serve"]:
         return ["bench-serve", *argv[2:]]
     if argv[:2] == ["bench", "throughput"]:
         return ["bench", *argv[2:]]
+    if argv[:1] == ["chat"] and any(word.split("=")[0] in OF_A_SERVER for word in argv):
+        return ["chat-url", *argv[1:]]
     return argv
 
 
@@ -350,10 +354,7 @@ def run_serve(args: argparse.Namespace) -> int:
     say_start(args.model)
     from mini_vllm.entrypoints.serve import run_serve as serve
 
-    options = engine_options_of(args)
-    if options.pop("scheduler_cls", None) is not None:
-        options["scheduler"] = args.scheduler  # a class cannot be sent to another process
-    return serve(args, options)
+    return serve(args, process_options_of(args))
 
 
 def run_demo(args: argparse.Namespace) -> int:
@@ -391,6 +392,21 @@ COMMANDS = {
         "complete one or more prompts", (add_model_options, _generate_options), run_generate
     ),
     "chat": Command("talk to the model", (add_model_options, _chat_options), run_chat),
+    "chat-url": Command(
+        "`chat --url`: talk to the model of a running server",
+        ("remote:add_chat_options",),
+        "remote:run_chat",
+    ),
+    "complete": Command(
+        "complete prompts by a running server",
+        ("remote:add_complete_options",),
+        "remote:run_complete",
+    ),
+    "run-batch": Command(
+        "answer a file of requests, one a line",
+        (add_model_options, _add_model_tag, "run_batch:add_run_batch_options"),
+        "run_batch:run_run_batch",
+    ),
     "bench": Command(
         "offline throughput on random prompts", (add_model_options, _bench_options), run_bench
     ),

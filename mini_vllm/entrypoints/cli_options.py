@@ -105,6 +105,14 @@ def engine_options_of(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def process_options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """:func:`engine_options_of` for an engine in another process, to which no class can be sent."""
+    options = engine_options_of(args)
+    if options.pop("scheduler_cls", None) is not None:
+        options["scheduler"] = args.scheduler
+    return options
+
+
 def adapters_of(args: argparse.Namespace, count: int) -> list[LoRARequest | None]:
     """The adapter of each of ``count`` prompts: ``--lora`` by the names of ``--lora-modules``."""
     known: dict[str, LoRARequest | None] = {"base": None, **parse_lora_modules(args.lora_modules)}

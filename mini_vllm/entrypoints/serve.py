@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 TOOL_CALL_PARSERS = ("hermes",)
+SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -26,49 +27,27 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
     Source: vllm/entrypoints/openai/cli_args.py#L224-L337 (FrontendArgs) @ v0.22.1
     """
-    server = parser.add_argument_group("Frontend", "The HTTP server itself.")
-    add = server.add_argument
-    switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
+    add = add_frontend_options(parser)
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=int, default=8000, help="to listen on (default 8000; 0: any that is free)")
     add("--uds", metavar="PATH", help="listen on a Unix socket instead")
-    add("--served-model-name", nargs="+", metavar="NAME", help="default: the model's own name")
     add("--api-key", nargs="+", action="extend", metavar="KEY", help="or VLLM_API_KEY")
-    add("--chat-template", metavar="FILE", help="Jinja file, or the template itself")
-    add("--trust-request-chat-template", **switch,
-        help="let a request bring its own chat template")  # fmt: skip
-    add("--response-role", default="assistant", help="role of answers (default assistant)")
-    add("--enable-auto-tool-choice", **switch, help="let the model decide on tool calls")
-    add("--tool-call-parser", choices=TOOL_CALL_PARSERS, help="how the model writes tool calls")
-    add("--exclude-tools-when-tool-choice-none", **switch,
-        help="then the prompt does not name them either")  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         add(f"--allowed-{name}", type=json_value, default=default, metavar="JSON", help="for CORS")
-    add("--allow-credentials", **switch, help="for CORS: with cookies")
+    add("--allow-credentials", **SWITCH, help="for CORS: with cookies")
     add("--ssl-keyfile", metavar="FILE", help="private key in PEM, for HTTPS")
     add("--ssl-certfile", metavar="FILE", help="its certificate in PEM")
     add("--ssl-ca-certs", help="of the authorities that clients' certificates come from")
     add("--ssl-cert-reqs", type=int, choices=(0, 1, 2), default=0,
         help="of clients: not asked for (0), checked if sent (1), required (2)")  # fmt: skip
     add("--root-path", default="", help="path prefix that a proxy in front takes away")
-    add("--enable-request-id-headers", **switch,
+    add("--enable-request-id-headers", **SWITCH,
         help="answers carry the X-Request-Id of their request")  # fmt: skip
-    add("--enable-prompt-tokens-details", **switch,
-        help="usage tells cached tokens, too")  # fmt: skip
-    add("--enable-force-include-usage", **switch,
+    add("--enable-force-include-usage", **SWITCH,
         help="every stream ends with its usage")  # fmt: skip
-    add("--fingerprint-mode", choices=MODES, default="full",
-        help="system_fingerprint of answers: with degrees of parallelism (full), without (hash), "
-        "the text of --fingerprint-value (custom), or none")  # fmt: skip
-    add("--fingerprint-value", metavar="TEXT", help="with --fingerprint-mode custom")
-    add("--enable-tokenizer-info-endpoint", **switch,
+    add("--enable-tokenizer-info-endpoint", **SWITCH,
         help="GET /tokenizer_info: settings of the tokenizer, with its chat template")  # fmt: skip
-    add("--enable-log-requests", **switch,
-        help="a line for each request: its id, parameters and adapter; at "
-        "VLLM_LOGGING_LEVEL=DEBUG its prompt, too")  # fmt: skip
-    add("--max-log-len", type=whole_number, metavar="N",
-        help="characters and tokens of a prompt that are logged (default: all)")  # fmt: skip
-    add("--disable-uvicorn-access-log", **switch, help="no line for each request")
+    add("--disable-uvicorn-access-log", **SWITCH, help="no line for each request")
     add("--uvicorn-log-level", default="info", help="least that uvicorn logs (default info)",
         choices=("critical", "error", "warning", "info", "debug", "trace"))  # fmt: skip
     add("--shutdown-timeout", type=float, default=0.0, metavar="SECONDS",
@@ -85,28 +64,53 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--profiler-config", type=json_value, metavar="JSON",
         help='{"torch_profiler_dir": FOLDER}, for POST /start_profile')  # fmt: skip
-    add("--skip-tokenizer-init", **switch, help="take and return token ids only")
     add("--stream-interval", type=int, default=1, metavar="TOKENS",
         help="tokens between two events of a stream (default 1)")  # fmt: skip
     add("--h11-max-incomplete-event-size", type=whole_number, default=4 * 2**20, metavar="BYTES",
         help="largest head of a request")  # fmt: skip
 
 
+def add_frontend_options(parser: argparse.ArgumentParser) -> Callable[..., Any]:
+    """Add the options of what answers requests, over HTTP or from a file (`run-batch`).
+
+    Returns:
+        The function that adds one more to their group.
+
+    Source: vllm/entrypoints/openai/cli_args.py#L69-L221 (BaseFrontendArgs) @ v0.22.1
+    """
+    add = parser.add_argument_group("Frontend", "What answers requests.").add_argument
+    add("--served-model-name", nargs="+", metavar="NAME", help="default: the model's own name")
+    add("--chat-template", metavar="FILE", help="Jinja file, or the template itself")
+    add("--trust-request-chat-template", **SWITCH,
+        help="let a request bring its own chat template")  # fmt: skip
+    add("--response-role", default="assistant", help="role of answers (default assistant)")
+    add("--enable-auto-tool-choice", **SWITCH, help="let the model decide on tool calls")
+    add("--tool-call-parser", choices=TOOL_CALL_PARSERS, help="how the model writes tool calls")
+    add("--exclude-tools-when-tool-choice-none", **SWITCH,
+        help="then the prompt does not name them either")  # fmt: skip
+    add("--enable-prompt-tokens-details", **SWITCH,
+        help="usage tells cached tokens, too")  # fmt: skip
+    add("--fingerprint-mode", choices=MODES, default="full",
+        help="system_fingerprint of answers: with degrees of parallelism (full), without (hash), "
+        "the text of --fingerprint-value (custom), or none")  # fmt: skip
+    add("--fingerprint-value", metavar="TEXT", help="with --fingerprint-mode custom")
+    add("--enable-log-requests", **SWITCH,
+        help="a line for each request: its id, parameters and adapter; at "
+        "VLLM_LOGGING_LEVEL=DEBUG its prompt, too")  # fmt: skip
+    add("--max-log-len", type=whole_number, metavar="N",
+        help="characters and tokens of a prompt that are logged (default: all)")  # fmt: skip
+    add("--skip-tokenizer-init", **SWITCH, help="take and return token ids only")
+    return add
+
+
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError for options that contradict each other, before the model is loaded."""
+    check_frontend(args)
     _check_tls(args)
-    if args.enable_auto_tool_choice and not args.tool_call_parser:
-        raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
     if any(not key.strip() for key in api_keys(args)):
         raise ValueError("--api-key is empty and lets any client in; give a key or leave it out")
-    if any(not name.strip() for name in args.served_model_name or []):
-        raise ValueError(
-            "--served-model-name is empty; give the name that clients are to use, or leave it out"
-        )
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port is {args.port}; it must be between 0 and 65535")
-    if args.max_log_len is not None and args.max_log_len < 0:
-        raise ValueError(f"--max-log-len is {args.max_log_len}; it must be at least 0")
     if not args.shutdown_timeout >= 0:  # nan is neither
         raise ValueError(f"--shutdown-timeout is {args.shutdown_timeout}; it must be at least 0")
     if args.h11_max_incomplete_event_size < 1:
@@ -118,6 +122,18 @@ def check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ValueError(f"--{name.replace('_', '-')} must be a JSON list, such as '[\"*\"]'")
+
+
+def check_frontend(args: argparse.Namespace) -> None:
+    """Raises ValueError for :func:`add_frontend_options` that contradict each other."""
+    if args.enable_auto_tool_choice and not args.tool_call_parser:
+        raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
+    if any(not name.strip() for name in args.served_model_name or []):
+        raise ValueError(
+            "--served-model-name is empty; give the name that clients are to use, or leave it out"
+        )
+    if args.max_log_len is not None and args.max_log_len < 0:
+        raise ValueError(f"--max-log-len is {args.max_log_len}; it must be at least 0")
 
 
 def _check_tls(args: argparse.Namespace) -> None:

@@ -20,7 +20,8 @@ COMMANDS = next(
     if isinstance(action, argparse._SubParsersAction)
 )
 assert COMMANDS is not None
-OF_THE_ENGINE = ["generate", "chat", "bench", "info", "serve", "demo", "break-even", "experts"]
+OF_THE_ENGINE = ["generate", "chat", "bench", "info", "serve", "demo", "break-even", "experts",
+                 "run-batch"]  # fmt: skip
 
 
 def screen(words: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -49,7 +50,7 @@ def test_groups_are_vllms(command: str, capsys: pytest.CaptureFixture[str]) -> N
     for name in ("ModelConfig", "CacheConfig", "SchedulerConfig", "ParallelConfig",
                  "MultiModalConfig", "LoRAConfig", "VllmConfig"):  # fmt: skip
         assert f"  {name}: " in said
-    assert ("  Frontend: " in said) == (command == "serve")
+    assert ("  Frontend: " in said) == (command in ("serve", "run-batch"))
 
 
 def test_a_group_shows_its_options_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
