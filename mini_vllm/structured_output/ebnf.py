@@ -41,7 +41,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _HINT = '; rules are written name ::= "literal" [a-z] (group)* other-rule'
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "f": "\f", "b": "\b", "v": "\v"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "f": "\f", "b": "\b", "v": "\v", "a": "\a",
+            "e": "\x1b"}  # fmt: skip
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
@@ -213,6 +214,8 @@ def characters(body: str, line: int) -> list[tuple[int, bool]]:
             continue
         escape = body[position]
         position += 1
+        if escape.isalnum() and escape not in _ESCAPES | _HEX_DIGITS:
+            raise error_at(line, f"\\{escape} is no escape; write out its characters")
         code = ord(_ESCAPES.get(escape, escape))
         if escape in _HEX_DIGITS:
             digits = body[position : position + _HEX_DIGITS[escape]]
@@ -227,19 +230,21 @@ def characters(body: str, line: int) -> list[tuple[int, bool]]:
 
 
 def written_as_ebnf(pattern: Pattern) -> str:
-    """A pattern without calls in this notation.
+    """A pattern in this notation.
 
     Raises:
         ValueError: for an anchor, and for a class without characters. The message has no line
             number; the caller adds it.
     """
     match pattern:
+        case Call(rule):
+            return rule
         case Chars(ranges) if ranges:
             return "[" + "".join(map(_written_range, ranges)) + "]"
         case Concat(parts):
-            if parts and all(map(_is_one_character, parts)):
+            if all(map(_is_one_character, parts)):
                 return '"' + "".join(_written(part.ranges[0][0]) for part in parts) + '"'  # type: ignore[union-attr]
-            return " ".join(map(grouped_ebnf, parts)) or '""'
+            return " ".join(map(grouped_ebnf, parts))
         case Union(choices):
             return " | ".join(map(grouped_ebnf, choices))
         case Repeat(part, low, high):
@@ -248,14 +253,15 @@ def written_as_ebnf(pattern: Pattern) -> str:
             )
             return grouped_ebnf(part) + times
         case Anchor():
-            raise ValueError("has a ^ or $ inside a terminal; leave it out")
+            raise ValueError("has a ^ or $, which EBNF does not have; leave it out")
     raise ValueError("has a character class without characters; remove it, or add some")
 
 
 def grouped_ebnf(pattern: Pattern) -> str:
-    """`written_as_ebnf` as one item: in brackets, unless it is a class or a literal."""
+    """`written_as_ebnf` as one item: in brackets, unless it is a class, a literal or a call."""
     text = written_as_ebnf(pattern)
-    return text if isinstance(pattern, Chars) or text[:1] == '"' else f"({text})"
+    is_literal = isinstance(pattern, Concat) and all(map(_is_one_character, pattern.parts))
+    return text if is_literal or isinstance(pattern, Chars | Call) else f"({text})"
 
 
 def _is_one_character(pattern: Pattern) -> bool:

@@ -116,26 +116,28 @@ def compile_structural_tag(
     return compiler.rules
 
 
-def for_xgrammar(form: Any, check: Callable[[str, Any], None]) -> Any:
-    """A format as xgrammar reads it: schemas without long paths, and grammars as EBNF.
+def for_xgrammar(
+    form: Any, plain_ebnf: Callable[[str, str], str], check: Callable[[Any], None]
+) -> Any:
+    """A format as xgrammar reads it: schemas without long paths, and grammars as plain EBNF.
 
     Args:
-        check: called with "json_schema" or "regex" and each schema or expression.
+        plain_ebnf: gives the EBNF of "grammar" or "regex" and each text of that kind.
+        check: called with each schema.
     """
     if isinstance(form, list):
-        return [for_xgrammar(part, check) for part in form]
+        return [for_xgrammar(part, plain_ebnf, check) for part in form]
     if not isinstance(form, dict):
         return form
     kind = form.get("type")
     if kind in ("json_schema", "qwen_xml_parameter"):
         schema = form.get("json_schema")
-        check("json_schema", schema)
+        check(schema)
         return form | {"json_schema": hoisted(schema) if isinstance(schema, dict) else schema}
-    if kind == "regex":
-        check("regex", form.get("pattern"))
-    if kind == "grammar" and isinstance(form.get("grammar"), str):
-        return form | {"grammar": as_ebnf(form["grammar"])}
-    return {key: for_xgrammar(part, check) for key, part in form.items()}
+    if kind in ("grammar", "regex"):
+        text = _field(form, {"grammar": "grammar", "regex": "pattern"}[kind], str, kind)
+        return {"type": "grammar", "grammar": plain_ebnf(kind, text)}
+    return {key: for_xgrammar(part, plain_ebnf, check) for key, part in form.items()}
 
 
 class _Compiler:

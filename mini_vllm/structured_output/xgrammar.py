@@ -22,10 +22,18 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
     StructuredOutputOptions,
 )
-from mini_vllm.structured_output.ebnf import parse_grammar
+from mini_vllm.structured_output.ebnf import parse_grammar, written_as_ebnf
 from mini_vllm.structured_output.lark import as_ebnf
 from mini_vllm.structured_output.native import read_constraint
-from mini_vllm.structured_output.patterns import EMPTY, Call, Concat, Repeat, Rules
+from mini_vllm.structured_output.patterns import (
+    ANCHORS,
+    EMPTY,
+    Call,
+    Concat,
+    Repeat,
+    Rules,
+    parse_regex,
+)
 from mini_vllm.structured_output.references import PLAIN_REFERENCE, hoisted
 from mini_vllm.structured_output.schema_algebra import TYPES
 from mini_vllm.structured_output.structural_tag import (
@@ -151,12 +159,10 @@ class XgrammarBackend(StructuredOutputBackend):
         return XgrammarGrammar(self.library.GrammarMatcher(compiled, max_rollback_tokens=-1))
 
     def _compile(self, kind: StructuredOutputOptions, spec: str) -> Any:
-        if kind is StructuredOutputOptions.REGEX:
-            return self.compiler.compile_regex(spec)
-        if kind is StructuredOutputOptions.GRAMMAR:
-            return self.compiler.compile_grammar(as_ebnf(spec))
+        if kind in (StructuredOutputOptions.REGEX, StructuredOutputOptions.GRAMMAR):
+            return self.compiler.compile_grammar(plain_ebnf(kind.value, spec))
         if kind is StructuredOutputOptions.STRUCTURAL_TAG:
-            form = for_xgrammar(read_structural_tag(spec), lambda kind, part: None)
+            form = for_xgrammar(read_structural_tag(spec), plain_ebnf, lambda schema: None)
             return self.compiler.compile_structural_tag({"type": kind.value, "format": form})
         if kind is StructuredOutputOptions.CHOICE:
             choices = " | ".join(_quoted(choice) for choice in json.loads(spec))
@@ -182,16 +188,42 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
     Raises:
         ValueError: names the feature.
     """
-    if kind is StructuredOutputOptions.GRAMMAR:
-        _check_rules(parse_grammar(as_ebnf(spec)))
+    if kind in (StructuredOutputOptions.REGEX, StructuredOutputOptions.GRAMMAR):
+        plain_ebnf(kind.value, spec)
     elif kind is StructuredOutputOptions.STRUCTURAL_TAG:
         _check_structural_tag(spec, close_objects)
     else:
         read_constraint(kind, spec, close_objects=close_objects)
-    if kind is StructuredOutputOptions.REGEX:
-        _check_regex(spec)
     if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
         _check_schema(_plain_schema(spec), "#", close_objects)
+
+
+def plain_ebnf(kind: str, spec: str) -> str:
+    """A grammar or regular expression, written out from what our own parser has read.
+
+    The library reads some texts differently: hex and octal escapes, ``\\^`` in a class, dots, \\s,
+    and negated classes. In this notation each character is itself or eight hex digits.
+
+    Args:
+        kind: "grammar" or "regex".
+
+    Raises:
+        ValueError: names what cannot be read, or what the library cannot enforce.
+    """
+    if kind == "grammar":
+        rules = parse_grammar(as_ebnf(spec))
+        _check_rules(rules)
+        return "\n".join(f"{name} ::= {written_as_ebnf(part)}" for name, part in rules.items())
+    read = parse_regex(spec)
+    parts = [*read.parts] if isinstance(read, Concat) else [read]
+    while parts[:1] == [ANCHORS[0]]:
+        del parts[0]
+    while parts[-1:] == [ANCHORS[1]]:
+        del parts[-1]
+    try:
+        return f"root ::= {written_as_ebnf(Concat(tuple(parts)))}"
+    except ValueError as error:
+        raise ValueError(f"regex {spec!r} {error}, or use backend='native'") from None
 
 
 def _check_rules(rules: Rules) -> None:
@@ -230,33 +262,15 @@ def _plain_schema(spec: str) -> dict[str, Any]:
 
 
 def _check_structural_tag(spec: str, close_objects: bool) -> None:
-    """Check each embedded schema and expression as a constraint of its own."""
+    """Check each embedded grammar, expression and schema as a constraint of its own."""
 
-    def check(kind: str, part: Any) -> None:
-        if kind == "regex":
-            check_supported(StructuredOutputOptions.REGEX, str(part), close_objects)
-        else:
-            check_supported(StructuredOutputOptions.JSON, json.dumps(part), close_objects)
+    def check(schema: Any) -> None:
+        check_supported(StructuredOutputOptions.JSON, json.dumps(schema), close_objects)
 
     try:
-        for_xgrammar(read_structural_tag(spec), check)
+        for_xgrammar(read_structural_tag(spec), plain_ebnf, check)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-
-
-def _check_regex(pattern: str) -> None:
-    """Refuse the parts of regular expressions that xgrammar reads differently from Python's `re`.
-
-    Its dot matches newlines, its \\s more than ASCII, and its negated classes invalid UTF-8. It
-    ignores anchors that are not at the start or end of the expression."""
-    for found in re.finditer(r"\\.|\[\^|[.^$]", pattern, re.DOTALL):
-        feature, position = found[0], found.start()
-        at_an_end = (feature, position) in (("^", 0), ("$", len(pattern) - 1))
-        if not at_an_end and (feature[0] != "\\" or feature[1] in "sSDWAZ"):
-            raise ValueError(
-                f"regex {pattern!r} has {feature} at position {position}, which 'xgrammar' reads "
-                "differently from Python's re; use backend='native'"
-            )
 
 
 _ENFORCED = {

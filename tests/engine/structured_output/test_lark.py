@@ -53,6 +53,7 @@ CASES = [
     ("rule: 'hello'", ["hello"], ["rule"]),
     ("root: a\na: b\n?b: [x-z]+ | \"(\"", ["xyz", "("], ["", "a"]),
     ("start: a?\n?a: B{2}\nB: \"b\"", ["", "bb"], ["b"]),
+    ("start: /((ab)[cd])*/", ["", "abcabd"], ["abcd"]),
 ]  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_a_grammar_says_what_lark_says(grammar: str, legal: list[str], illegal: 
     ("start: /a/\n%extend B: /b/", "line 2: %extend has no EBNF"),
     ("start: /(?=a)/", "line 1: regex '(?=a)' uses a lookaround"),
     ("start: /a.b/s", "line 1: the flag 's' of /a.b/s has no EBNF"),
-    ("start: /a/\n     | /^a/", "line 2: /^a/ has a ^ or $ inside a terminal"),
+    ("start: /a/\n     | /^a/", "line 2: /^a/ has a ^ or $, which EBNF does not have"),
     ("start: /a/\n\nA: /[^\\x00-\\U0010ffff]/", "line 3: /[^\\x00-\\U0010ffff]/ has a character"),
     ("start: a\n\n\na: [z-a]", "line 4: [z-a] has a range that runs backwards"),
     ("start: a\n\n\na: [a-z\\xq]", "line 4: \\xq is no hex escape"),

@@ -133,6 +133,16 @@ def test_what_only_the_library_follows_says_so(form: Any, what: str) -> None:
     check_constraint(StructuredOutputsConfig(), params)  # xgrammar is here
 
 
+def test_a_grammar_inside_is_checked_as_one_alone() -> None:
+    """It is left recursive, so the library gets it, whose process it would end."""
+    grammar = {"type": "grammar", "grammar": 'root ::= b "a"\nb ::= b{0,1}'}
+    params = StructuredOutputsParams(
+        structural_tag={"type": "structural_tag", "format": tag("<a>", grammar, "</a>")}
+    )
+    with pytest.raises(ValueError, match="rule 'b' consists of itself alone"):
+        check_constraint(StructuredOutputsConfig(backend="xgrammar"), params)
+
+
 def test_depth_is_a_sentence() -> None:
     form: dict[str, Any] = word("x")
     for _ in range(400):
