@@ -166,7 +166,8 @@ COMMON: list[tuple[StructuredOutputOptions, str]] = [
     for pattern in [
         "abc", "(yes|no)", "[a-c]{2,4}", "(ab)*c+", "[0-9]{4}-[0-9]{2}", "a?b?c?", "x(y|z)*",
         "[A-Za-z ]{1,20}", "-?(0|[1-9][0-9]*)", "(a|b)*a(a|b)", r"\d+\.\d{2}", "é|日本", "[à-é]+",
-        "a.c", "^x[^a]$", r"[^\n]\s", r"\x41a[\x41a]", r"[\^a]+", r"\012[\01\b]", r"\Z", "(ab[cd])*",
+        "a.c", "^x[^a]$", r"[^\n]\s", r"\x41a[\x41a]", r"[\^a]+", r"\012[\01\b]", r"\Z",
+        "(ab[cd])*",
     ]
 ] + [(CHOICE, '["red", "green", "blue"]'), (CHOICE, '["a", "ab", "abc"]')] + [
     (JSON, json.dumps(schema))
@@ -288,7 +289,8 @@ def test_what_a_grammar_can_say() -> None:
     ('root ::= ("a"', "never closed"),
     ('start: "a"', "cannot read"), ('root ::= "a', "cannot read"), ("root ::= [z-a]", "backwards"),
     ('root ::= "a"{3,1}', "more than it allows"), ('root "a"', "expected ::="),
-    ('root ::= "\\x4"', "no hex escape"), ("root ::= [\\d]", r"\\d is no escape"), ('root ::= [\\UFFFFFFFF]', "is no character"),
+    ('root ::= "\\x4"', "no hex escape"), ("root ::= [\\d]", r"\\d is no escape"),
+    ('root ::= [\\UFFFFFFFF]', "is no character"),
     ("root ::= " + "(" * 3000, "too deeply"),
 ])  # fmt: skip
 def test_what_is_no_grammar(source: str, message: str) -> None:
