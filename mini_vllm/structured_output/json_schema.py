@@ -379,7 +379,7 @@ class _Compiler:
         required = schema.get("required", [])
         extra = schema.get("additionalProperties")
         if extra is None:
-            extra = not (self.close_objects and properties)
+            extra = not (self.close_objects and "properties" in schema)
             properties |= {name: True for name in required if name not in properties}
         for name in required:
             if properties.get(name, extra) is False:

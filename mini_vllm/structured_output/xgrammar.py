@@ -304,6 +304,8 @@ def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
             keywords -= {"type"} | _ENFORCED.get(kind, set())
     if not PLAIN_REFERENCE.fullmatch(schema.get("$ref", "#")):
         keywords.add("$ref")  # its target is not checked below
+    if close_objects and "items" not in schema and _ENFORCED["array"] & schema.keys():
+        keywords.add("items")  # it closes such arrays, too
     properties = schema.get("properties", {})
     if not set(schema.get("required", [])) <= properties.keys():
         keywords.add("required")  # enforced only for names in `properties`

@@ -181,6 +181,7 @@ COMMON: list[tuple[StructuredOutputOptions, str]] = [
         {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
          "required": ["a"], "additionalProperties": False},
         {"anyOf": [{"type": "boolean"}, {"type": "null"}]}, TREE,
+        {"type": "object", "properties": {}},
     ]
 ] + [
     (GRAMMAR, 'root ::= "(" root ")" | "x"'),
@@ -225,6 +226,7 @@ def test_masks_equal_those_of_xgrammar(
     (JSON, '{"type": "string", "enum": [1, "a"]}', "type"),
     (JSON, '{"$ref": "#/default", "default": {"maxLength": 2}}', "maxLength"),
     (JSON, '{"type": "object", "required": ["a"]}', "required"),
+    (JSON, '{"type": "array", "maxItems": 2}', "items may not"),
     (JSON, '{"type": "object", "properties": {"a": {}}, "additionalProperties": true}', "additio"),
 ])  # fmt: skip
 def test_what_xgrammar_would_weaken_is_refused(
