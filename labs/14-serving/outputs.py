@@ -41,8 +41,10 @@ class CompletionOutput:
         cumulative_logprob: sum of the sampled tokens' log probabilities, if they were asked for.
         logprobs: per token, the candidates that were asked for, by token id.
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
-        stop_reason: the stop token or stop string that ended it, "kv_capacity", or "grammar_end"
-            for a complete text that `min_tokens` or `ignore_eos` let no stop token follow.
+        stop_reason: the stop token or stop string that ended it, or one of `StopCause`:
+            "kv_capacity"; "prompt_limit" of a policy that takes no prompt so long;
+            "repetition_detected"; "grammar_end" for a complete text that `min_tokens` or
+            `ignore_eos` let no stop token follow.
         routed_experts: vLLM's, always None: which experts ran is not told.
         lora_request: vLLM's, always None: the adapter stands in :class:`RequestOutput`.
     """

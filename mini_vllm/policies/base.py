@@ -6,11 +6,15 @@ block pool and the same worker as the core's scheduler, so that runs can be laid
 
 from __future__ import annotations
 
+import logging
+
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerOutput, StopCause
 from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
+
+logger = logging.getLogger(__name__)
 
 
 class Policy(Scheduler):
@@ -87,15 +91,21 @@ class Policy(Scheduler):
         """End a waiting request that no later step could admit. False: it only has to wait.
 
         It is longer than :meth:`prompt_limit`, or than the whole pool. It ends FINISHED_IGNORED,
-        or FINISHED_LENGTH_CAPPED if it has run before and has output to keep.
+        or FINISHED_LENGTH_CAPPED if it has run before and has output to keep. As in V0 the reason
+        of both is "length", and a warning tells why there is no more.
         """
         num_slots = min(request.num_tokens + num_lookahead_tokens, self.max_model_len)
-        if request.num_tokens > self.prompt_limit():
-            request.stop_reason = StopCause.PROMPT_LIMIT
-        elif num_slots > self.kv_cache_manager.capacity_in_tokens:
-            request.stop_reason = StopCause.KV_CAPACITY
+        if request.num_tokens > (limit := self.prompt_limit()):
+            request.stop_reason, setting = StopCause.PROMPT_LIMIT, "max_num_batched_tokens"
+        elif num_slots > (limit := self.kv_cache_manager.capacity_in_tokens):
+            request.stop_reason, setting = StopCause.KV_CAPACITY, "num_gpu_blocks"
         else:
             return False
+        logger.warning(
+            "request %r has %d tokens, and %s takes %d at most: it ends with finish_reason "
+            "'length'; raise %s, or send shorter prompts",
+            request.request_id, request.num_tokens, type(self).__name__, limit, setting,
+        )  # fmt: skip
         status = RequestStatus.FINISHED_IGNORED
         if request.output_token_ids:
             status = RequestStatus.FINISHED_LENGTH_CAPPED

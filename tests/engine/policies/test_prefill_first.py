@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import Any
 
@@ -229,13 +230,18 @@ def test_nano_vllm_publishes_after_the_forward_pass_and_minivllm_before() -> Non
 
 
 @pytest.mark.parametrize("cls", [Static, MinivLLM])
-def test_a_prompt_beyond_the_budget_is_ignored(cls: type[Scheduler]) -> None:
+def test_a_prompt_beyond_the_budget_is_ignored(
+    cls: type[Scheduler], caplog: pytest.LogCaptureFixture
+) -> None:
     """MinivLLM lets it wait for ever, and everyone behind it. nano-vLLM cuts it."""
+    caplog.set_level(logging.WARNING, logger="mini_vllm")
     scheduler = make(cls, budget=8)
     big = make_request("big", 9)
     add(scheduler, big, make_request("a", 4))
     assert plans(scheduler, 1) == [{"a": 4}]
     assert big.status == RequestStatus.FINISHED_IGNORED and big.stop_reason == "prompt_limit"
+    said = f"request 'big' has 9 tokens, and {cls.__name__} takes 8 at most"
+    assert said in caplog.text and "raise max_num_batched_tokens" in caplog.text
     nano = make(NanoVLLM, budget=8)
     add(nano, make_request("big", 9))
     assert plans(nano, 2) == [{"big": 8}, {"big": 1}]
