@@ -44,10 +44,10 @@ MIN_TEMPERATURE = 1e-2
 
 _FLAGS = (
     "include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "skip_clone",
+    "flat_logprobs",
 )  # fmt: skip
 
 _FIXED = {
-    "flat_logprobs": (False, "logprobs are dicts by token"),
     "routed_experts_prompt_start": (0, "which experts were taken is not returned"),
 }
 """Parameters of vLLM with only one legal value here, and why."""
@@ -96,8 +96,9 @@ class SamplingParams(_Checked):
         spaces_between_special_tokens: a parameter of vLLM without effect, as in vLLM with a fast
             tokenizer.
         skip_clone: :meth:`clone` copies this object alone, and not its lists and dicts.
-        flat_logprobs, routed_experts_prompt_start: parameters of vLLM; only their defaults are
-            supported.
+        flat_logprobs: return logprobs as :class:`~mini_vllm.logprobs.FlatLogprobs`: a few flat
+            lists instead of a dict a token, read like a list of dicts.
+        routed_experts_prompt_start: a parameter of vLLM; only 0 is supported.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 

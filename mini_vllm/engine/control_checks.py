@@ -30,6 +30,12 @@ def check_tags(tags: Sequence[str] | None) -> frozenset[str]:
 
 def check_sleep(level: int, mode: str) -> None:
     """Raises ValueError for a kind of sleep that there is not."""
+    if level == 2:
+        raise bad_value(
+            "level",
+            level,
+            "weights are not forgotten to be loaded anew; use 1, or make a new engine",
+        )
     if level not in (0, 1):
         raise bad_value("level", level, "it must be 0 (wait) or 1 (give memory back)")
     if mode not in ("abort", "wait") and (level, mode) != (0, "keep"):

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, LogprobsEntry, StopCause
@@ -17,6 +17,7 @@ from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.engine.vocabulary import MOST_PARTS, vocabulary_of
 from mini_vllm.errors import RequestFailure
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from mini_vllm.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
@@ -97,7 +98,8 @@ class OutputProcessor:
         first = completions[ids[0]]
         parent.metrics = first.metrics
         if first.request.sampling_params.prompt_logprobs is not None:
-            parent.prompt_logprobs = [None]
+            parent.prompt_logprobs = _container(first.request.sampling_params)
+            parent.prompt_logprobs.append(None)
         parent.outputs = [completion.output for completion in completions.values()]
         if len(ids) > 1:
             self.children[parent.request_id] = ids
@@ -109,7 +111,7 @@ class OutputProcessor:
         params = request.sampling_params
         output = CompletionOutput(index)
         if params.wants_logprobs:
-            output.logprobs, output.cumulative_logprob = [], 0.0
+            output.logprobs, output.cumulative_logprob = _container(params), 0.0
         return _Completion(
             request,
             output,
@@ -287,6 +289,15 @@ class OutputProcessor:
         for request_id in ids:
             del self.completions[request_id]
         return ids
+
+
+def _container(params: SamplingParams) -> list[Any]:
+    """For logprobs of position after position: a list, or what is read like one."""
+    if not params.flat_logprobs:
+        return []
+    from mini_vllm.logprobs import FlatLogprobs
+
+    return cast(list[Any], FlatLogprobs())
 
 
 def cut(completion: CompletionOutput, num_tokens: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.options import json_value, whole_number
 from mini_vllm.entrypoints.fingerprint import MODES, system_fingerprint
+from mini_vllm.errors import show
 from mini_vllm.lora.request import parse_lora_modules
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ def add_frontend_options(parser: argparse.ArgumentParser) -> Callable[..., Any]:
     add = parser.add_argument_group("Frontend", "What answers requests.").add_argument
     add("--served-model-name", nargs="+", metavar="NAME", help="default: the model's own name")
     add("--chat-template", metavar="FILE", help="Jinja file, or the template itself")
+    add(
+        "--default-chat-template-kwargs",
+        type=json_value,
+        metavar="JSON",
+        help='variables of the template where a request has none: {"enable_thinking": false}',
+    )
     add("--trust-request-chat-template", **SWITCH,
         help="let a request bring its own chat template")  # fmt: skip
     add("--response-role", default="assistant", help="role of answers (default assistant)")
@@ -131,6 +138,11 @@ def check_frontend(args: argparse.Namespace) -> None:
     if any(not name.strip() for name in args.served_model_name or []):
         raise ValueError(
             "--served-model-name is empty; give the name that clients are to use, or leave it out"
+        )
+    if not isinstance(args.default_chat_template_kwargs, dict | None):
+        raise ValueError(
+            f"--default-chat-template-kwargs is {show(args.default_chat_template_kwargs)}; it must "
+            """be a JSON object, such as '{"enable_thinking": false}'"""
         )
     if args.max_log_len is not None and args.max_log_len < 0:
         raise ValueError(f"--max-log-len is {args.max_log_len}; it must be at least 0")
@@ -241,6 +253,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         loras=loras,
         default_params=recommended_params(engine.config.model),
         chat_template=template,
+        default_chat_template_kwargs=args.default_chat_template_kwargs or {},
         trust_request_chat_template=args.trust_request_chat_template,
         response_role=args.response_role,
         enable_auto_tool_choice=args.enable_auto_tool_choice,

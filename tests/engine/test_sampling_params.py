@@ -220,7 +220,6 @@ def test_import_needs_no_torch():
 @pytest.mark.parametrize(
     ("name", "only", "other"),
     [
-        ("flat_logprobs", False, True),
         ("routed_experts_prompt_start", 0, 3),
     ],
 )

@@ -231,7 +231,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
     tools = getattr(request, "tools", None)
     if state.exclude_tools_when_tool_choice_none and getattr(request, "tool_choice", 0) == "none":
         tools = None  # else the model sees them, and its answer is text all the same
-    more = dict(getattr(request, "chat_template_kwargs", None) or {})
+    more = state.template_kwargs(request)
     for name in more.keys() & RENDER_ARGUMENTS:
         raise APIError(
             f"chat_template_kwargs has {name!r}, which the server sets itself; remove it",
@@ -242,7 +242,7 @@ async def prompt_of(state: ServerState, request: Any, num_output_tokens: int = 0
         more["documents"] = documents
     if effort is not None:
         check_effort("reasoning_effort", effort)
-        more = {"enable_thinking": effort != "none"} | more | {"reasoning_effort": effort}
+        more["reasoning_effort"] = effort
     tokenizer = state.engine.tokenizer
 
     def render() -> list[int]:

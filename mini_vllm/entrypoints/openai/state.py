@@ -68,6 +68,7 @@ class ServerState:
     served_model_names: list[str]
     default_params: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     trust_request_chat_template: bool = False
     response_role: str = "assistant"
     enable_auto_tool_choice: bool = False
@@ -132,6 +133,14 @@ class ServerState:
             HTTPStatus.NOT_FOUND,
             "model",
         )
+
+    def template_kwargs(self, request: Any) -> dict[str, Any]:
+        """Variables of the chat template: the server's own, what ``reasoning_effort`` of the
+        request says, and ``chat_template_kwargs`` of the request. Of two, the later one counts."""
+        effort = getattr(request, "reasoning_effort", None)
+        wish = {} if effort is None else {"enable_thinking": effort != "none"}
+        own = getattr(request, "chat_template_kwargs", None) or {}
+        return self.default_chat_template_kwargs | wish | own
 
     def name_of(self, lora: LoRARequest | None) -> str:
         """The name in answers: the model's first name, whichever the request had, or the

@@ -27,7 +27,6 @@ SECTIONS = {**FLAT_SECTIONS, **{key: section for key, (_, section) in WHOLE_SECT
 ONE_VALUE = {
     "cpu_offload_gb": 1,
     "draft_tensor_parallel_size": 2,
-    "flat_logprobs": True,
     "routed_experts_prompt_start": 1,
     "thinking_token_budget": 9,
 }

@@ -186,6 +186,19 @@ def test_a_chat(stream: bool) -> None:
     assert (told["reasoning"], told["content"]) == ("a", "b")
 
 
+def test_a_server_may_turn_thinking_off_and_a_request_on() -> None:
+    client, engine = scripted(
+        "Yes", "So</think>Yes", "So</think>Yes",
+        structured={"reasoning_parser": "qwen3"},
+        default_chat_template_kwargs={"enable_thinking": False},
+    )  # fmt: skip
+    assert chat(client)["content"] == "Yes"
+    for more in ({"reasoning_effort": "low"}, {"chat_template_kwargs": {"enable_thinking": True}}):
+        told = chat(client, **more)
+        assert (told["reasoning"], told["content"]) == ("So", "Yes")
+    assert [prompt.endswith("</think>\n\n") for prompt in engine.prompts] == [True, False, False]
+
+
 @pytest.mark.parametrize("behind", ["", "<think>\n"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_forms_and_calls_that_must_be_made(behind: str, stream: bool) -> None:

@@ -93,6 +93,7 @@ def test_a_batch_says_what_a_server_says(tmp_path: Path) -> None:
         ("-i {0}/in -o {0}/in", "the file of -i; give another, or the requests are lost"),
         ("-i http://127.0.0.1/in -o {0}/out", "give a file of this machine"),
         ("-i {0}/in -o https://127.0.0.1/out", "give a file of this machine"),
+        ("-i {0}/in -o {0}/out --default-chat-template-kwargs [1]", "kwargs is [1]; it must be"),
         ("-i {0}/in -o {0}/out --enable-auto-tool-choice", "needs --tool-call-parser"),
     ],
 )
