@@ -1,6 +1,6 @@
 """Tests beside threads and processes that may stand still for seconds, as on any busy machine.
 
-Nothing is asserted about who is faster. What must still run when a test looks is slowed down until
+Nothing is asserted about which is faster. What must still run when a test looks is slowed until
 the test has seen it (:class:`Brake`); what must come to be is waited for (:func:`eventually`).
 """
 

@@ -64,7 +64,7 @@ NAN, INF = float("nan"), float("inf")
         ({"n": 2, "temperature": 0}, "n is 2 with temperature 0"),
         ({"stop": "\ud800"}, "stop holds '\\ud800', half of a surrogate pair"),
         ({"logit_bias": {True: 1}}, "logit_bias has the key True"),
-        # What int64 or float32 cannot hold would end the step of everybody.
+        # What int64 or float32 cannot hold would end the step of all requests.
         ({"min_tokens": 2**63, "max_tokens": None}, "at least 0, and int64 must hold it"),
         ({"max_tokens": 2**63}, "max_tokens is 9223372036854775808; it must be at least 1, and"),
         (

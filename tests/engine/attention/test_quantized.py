@@ -48,7 +48,7 @@ def test_numbers_come_back(name: str, step: float) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_nothing_stored_is_infinite(name: str) -> None:
-    """Beyond the range, NaN, zeros: what a broken request leaves spoils nobody."""
+    """Beyond the range, NaN, zeros: what a broken request leaves spoils no other."""
     x = torch.zeros(4, 1, 8)
     x[0, 0, :3] = torch.tensor([1e6, -1e6, 465.0])
     x[1, 0, 0], x[2, 0, 1] = float("nan"), float("inf")
@@ -126,7 +126,7 @@ def test_chunks_hits_and_preemptions_change_nothing(name: str) -> None:
 
 
 def with_scales(folder: Path, **scales: Tensor) -> Path:
-    """storyteller as a compressed-tensors checkpoint that quantises nothing but its cache."""
+    """storyteller as a compressed-tensors checkpoint that quantises only its cache."""
     shutil.copytree(bundled.path("storyteller"), folder)
     config = json.loads((folder / "config.json").read_text())
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
@@ -182,7 +182,7 @@ def test_a_wrong_scale_is_refused(scale: Tensor, message: str, tmp_path: Path) -
         load_model(folder, quant=get_quantization_config(folder), kv_cache_dtype="fp8")
 
 
-def test_a_scale_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+def test_an_unused_scale_is_refused(tmp_path: Path) -> None:
     """Left out in silence, the cache would run at scale 1 (vLLM's issue 25047)."""
     folder = with_scales(tmp_path / "m", attention__k_scale=torch.tensor(0.5))
     quant = get_quantization_config(folder)

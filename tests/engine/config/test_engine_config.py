@@ -76,8 +76,8 @@ def test_a_length_may_be_left_open(open_: dict[str, Any]) -> None:
     assert (given.fits_max_model_len, given.scheduler.max_model_len) == (False, 7)
 
 
-def test_a_limit_of_a_step_that_nobody_set_follows_the_other() -> None:
-    """As in vLLM. Both given count as they are: who gets no token has one in a later step."""
+def test_an_unset_step_limit_follows_the_other() -> None:
+    """As in vLLM. Both given count as they are: a request without a token gets one later."""
 
     def limits(**options: int) -> tuple[int, int]:
         found = config(max_model_len=8, **options).scheduler

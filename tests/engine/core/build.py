@@ -57,7 +57,7 @@ def make_request(
     mm_hashes: Sequence[tuple[int, int, str]] = (),
     **params: Any,
 ) -> Request:
-    """A greedy request; a prompt given as a number is that many tokens nobody else has."""
+    """A greedy request; a prompt given as a number is that many tokens of its own."""
     if isinstance(prompt, int):
         prompt = [sum(request_id.encode()) * 1000 + i for i in range(prompt)]
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, **params)

@@ -16,7 +16,7 @@ been read and was not changes the output.
 
 Three things to use from elsewhere:
 
-- :class:`ShadowWorker` executes one ``SchedulerOutput``. It knows nothing but these outputs: it
+- :class:`ShadowWorker` executes one ``SchedulerOutput``. It knows only these outputs: it
   keeps its own request states, as a real worker must, and never looks into the scheduler.
 - :func:`generate_alone` says what a request must produce: it runs it alone, with no scheduler,
   no blocks and no cache.
@@ -461,7 +461,7 @@ class ShadowEngine:
     # ---------------------------------------------------------------- checks
 
     def check_pressure(self, output: SchedulerOutput) -> None:
-        """A step that preempts admits nobody."""
+        """A step that preempts admits no request."""
         assert not output.scheduled_new_reqs
         assert not output.scheduled_cached_reqs.resumed_req_ids
 
@@ -521,7 +521,7 @@ class ShadowEngine:
         """T-REF: reference counts equal the tables; free and used blocks make up the pool."""
         manager = self.scheduler.kv_cache_manager
         running = {request.request_id for request in self.scheduler.running}
-        assert set(manager.req_to_blocks) == running, "blocks are held by those who run"
+        assert set(manager.req_to_blocks) == running, "running requests hold the blocks"
         counted = Counter(i for request_id in running for i in manager.get_block_ids(request_id))
         free = [block.block_id for block in manager.block_pool.free_block_queue]
         assert sorted([*free, *counted]) == list(range(1, self.worker.num_gpu_blocks))

@@ -31,7 +31,7 @@ def request(name: str, length: int = 3, max_tokens: int = 4, **fields: Any) -> R
     return Request(name, range(100, 100 + length), params, eos_token_id=2)
 
 
-def test_a_token_is_scheduled_before_anybody_knows_it() -> None:
+def test_a_token_is_scheduled_before_its_input_is_sampled() -> None:
     late = scheduler()
     r0 = request("r0")
     late.add_request(r0)
@@ -107,7 +107,7 @@ def test_a_block_is_found_once_its_tokens_are_known() -> None:
     late = scheduler()
     late.add_request(request("r0", length=3, max_tokens=2))
     first = late.schedule()
-    second = late.schedule()  # computes the fourth token, which nobody knows yet
+    second = late.schedule()  # computes the fourth token, which is not sampled yet
     late.update_from_output(first, {"r0": [7]})
     late.update_from_output(second, {"r0": [8]})
     again = Request("r1", [100, 101, 102, 7, 9], SamplingParams(temperature=0))
@@ -139,7 +139,7 @@ def test_two_empty_plans_in_a_row_are_a_dead_end() -> None:
     late = scheduler(max_num_batched_tokens=4)
     r0 = request("r0", length=3)
     late.add_request(r0)
-    late.kv_cache_manager.block_pool.get_new_blocks(19)  # somebody outside holds all of them
+    late.kv_cache_manager.block_pool.get_new_blocks(19)  # taken from outside, all of them
     assert late.schedule().num_scheduled_tokens == {}
     with pytest.raises(NoProgressError, match="is not admitted"):
         late.schedule()

@@ -56,7 +56,7 @@ def test_the_hasher_continues_where_it_stopped() -> None:
 
 @pytest.mark.history("vllm#12621")
 def test_bug_vllm_12621_root_is_not_predictable() -> None:
-    """The chain began at a constant, so anybody could compute foreign hashes."""
+    """The chain began at a constant, so a client could compute foreign hashes."""
     first, second = BlockHasher(4), BlockHasher(4)
     assert len(first.root) == 32 and first.root != second.root
 

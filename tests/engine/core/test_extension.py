@@ -1,4 +1,4 @@
-"""Every hook of a scheduler extension: who calls it, when, and what its answer does."""
+"""Every hook of a scheduler extension: when the scheduler calls it, and what its answer does."""
 
 from __future__ import annotations
 

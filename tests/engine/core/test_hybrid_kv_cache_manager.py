@@ -56,7 +56,7 @@ def test_one_group_that_remembers_everything_is_the_plain_manager() -> None:
     assert type(make(FULL).kv_cache_manager) is KVCacheManager
 
 
-def test_a_window_gives_back_what_nobody_reads() -> None:
+def test_a_window_frees_the_blocks_it_no_longer_reads() -> None:
     scheduler = make(FULL, WINDOW)
     add(scheduler, "a", 10)
     plan = step(scheduler)

@@ -86,7 +86,7 @@ def test_bug_vllm_18485_abort_in_every_state(state: str) -> None:
     if state == "preempted":
         step(scheduler)
         assert victim.status == S.PREEMPTED
-    assert scheduler.finish_requests(["v", "v", "nobody"], S.FINISHED_ABORTED) == ["v"]
+    assert scheduler.finish_requests(["v", "v", "unknown"], S.FINISHED_ABORTED) == ["v"]
     scheduler.check_integrity()
     assert victim.status == S.FINISHED_ABORTED and victim.is_finished
     assert "v" not in scheduler.requests and table(scheduler, "v") == []
@@ -106,7 +106,7 @@ def test_finish_requests_none_means_all() -> None:
         scheduler.finish_requests(None, S.RUNNING)
 
 
-def test_r42_one_more_step_tells_the_worker_who_finished() -> None:
+def test_r42_one_more_step_tells_the_worker_of_finished_requests() -> None:
     scheduler = make_scheduler()
     add(scheduler, make_request("a", 3, max_tokens=1))
     first = step(scheduler)
@@ -308,12 +308,12 @@ def test_bug_vllm_28558_a_scheduled_victims_drafts_leave_the_plan() -> None:
 
 def test_difference_a_scheduled_victims_planned_blocks_leave_the_prefix_cache() -> None:
     """Blocks are findable once planned. Those of a victim that was in the plan are never
-    computed; upstream leaves them findable, and whoever hits them reads what was never written.
+    computed; upstream leaves them findable, and a request that hits them reads unwritten slots.
 
     7 blocks of 1 token. "a" (least urgent) has computed 2 of its 6 tokens, in blocks 1 and 2;
     "b" holds 3. "a" is planned for 2 more, in 4 and 5. "b" has 2 drafts and needs 3 blocks, but
     only 6 and 7 are free. "a" goes: free are 6 7 5 4 2 1, and "b" takes 6, 7 and 5. Block 4
-    keeps the hash of a token that nobody has computed, unless somebody takes it away.
+    keeps the hash of a token that was never computed, unless the scheduler takes it away.
     """
     limit = Limit("a", 2)
     scheduler = make_scheduler(blocks=7, block_size=1, policy="priority", extensions=[limit])
@@ -357,7 +357,7 @@ def test_bug_vllm_49097_a_victim_that_was_passed_over_costs_the_next_one_its_tur
 
 
 @history("MinivLLM#51")
-def test_bug_minivllm_51_nobody_is_lost_at_the_cap_or_in_preemption() -> None:
+def test_bug_minivllm_51_no_request_is_lost_at_the_cap_or_in_preemption() -> None:
     """The decode loop dropped the request in its hand when it met a cap or had to preempt."""
     scheduler = make_scheduler(blocks=5, block_size=1, seqs=3, budget=2)
     requests = [make_request(name, 1, max_tokens=3) for name in "abcd"]
@@ -381,7 +381,7 @@ def test_r17_running_requests_report_only_new_blocks() -> None:
 # ------------------------------------------------------------------ the waiting pass
 
 
-def test_r18_nobody_is_admitted_in_a_step_with_a_preemption() -> None:
+def test_r18_no_request_is_admitted_in_a_step_with_a_preemption() -> None:
     scheduler = admitted_in_order([0, 0, 0], usable=4)
     add(scheduler, make_request("d", 1))
     output = step(scheduler)
@@ -390,7 +390,7 @@ def test_r18_nobody_is_admitted_in_a_step_with_a_preemption() -> None:
 
 
 @history("nano-vllm: max_num_seqs bounds the batch only")
-def test_r18_max_num_seqs_bounds_who_runs() -> None:
+def test_r18_max_num_seqs_bounds_the_running_requests() -> None:
     """The cap bounded one batch, so ten requests held blocks under a cap of two."""
     scheduler = make_scheduler(seqs=2)
     add(scheduler, *(make_request(name, 2, max_tokens=2) for name in "abcde"))
@@ -457,7 +457,7 @@ def test_bug_vllm_39608_the_threshold_chunks_even_with_chunking_off() -> None:
     assert step(scheduler).num_scheduled_tokens == {"a": 3}
 
 
-def test_r21_nobody_overtakes_a_request_that_lacks_blocks() -> None:
+def test_r21_no_request_overtakes_one_that_lacks_blocks() -> None:
     """2 of 6 blocks are free; a request of 4 blocks waits, and so does one of 1 behind it."""
     scheduler = running_scheduler(make_request("a", 15), blocks=6)
     add(scheduler, make_request("big", 16), make_request("small", 4))
@@ -596,7 +596,7 @@ def test_bug_nano_vllm_207_the_budget_counts_tokens_after_the_hits() -> None:
 # ------------------------------------------------------------------ after the forward pass
 
 
-def test_r36_the_update_skips_those_who_are_gone_or_got_nothing() -> None:
+def test_r36_the_update_skips_requests_that_ended_or_got_no_token() -> None:
     scheduler = make_scheduler(budget=8)
     add(scheduler, make_request("a", 3), make_request("b", 3), make_request("c", 9))
     output = scheduler.schedule()
@@ -613,7 +613,7 @@ def test_r37_rejected_drafts_are_taken_back(sampled: list[int], computed: int) -
     scheduler = make_scheduler()
     add(scheduler, make_request("a", 3))
     step(scheduler)
-    scheduler.update_draft_token_ids({"a": [1, 2], "nobody": [3]})
+    scheduler.update_draft_token_ids({"a": [1, 2], "unknown": [3]})
     request = scheduler.requests["a"]
     output = scheduler.schedule()
     assert output.num_scheduled_tokens == {"a": 3}
@@ -811,7 +811,7 @@ def test_r40_exactly_max_model_len_tokens() -> None:
     assert request.num_output_tokens == 2 and request.status == S.FINISHED_LENGTH_CAPPED
 
 
-def test_r41_who_stops_leaves_everything() -> None:
+def test_r41_a_stopped_request_is_removed_everywhere() -> None:
     scheduler = running_scheduler(
         make_request("a", 3, max_tokens=2), make_request("b", 3, max_tokens=5)
     )
@@ -870,7 +870,7 @@ def test_a_prompt_that_just_fits_the_pool_is_not_capped() -> None:
 
 @history("vllm#35541", "MinivLLM#94")
 def test_difference_vllm_35541_a_decode_that_outgrows_the_pool_is_capped() -> None:
-    """Upstream preempts it in favour of nobody and never admits it again.
+    """Upstream preempts it although no request needs its blocks, and never admits it again.
 
     2 blocks of 4, prompt of 6: tokens 7 and 8 fit, the ninth was sampled and has no slot.
     """
@@ -891,9 +891,9 @@ def test_difference_a_chunked_prompt_admitted_without_reservation_is_capped() ->
     assert request.stop_reason == "kv_capacity" and request.output_token_ids == []
 
 
-def test_difference_nobody_is_preempted_for_a_request_that_can_never_fit() -> None:
+def test_difference_a_request_that_can_never_fit_preempts_no_other() -> None:
     """3 blocks of 4. "a" grows past 12 tokens beside "b": "b" has gone before that, but at the
-    end "a" is capped rather than anybody preempted for it, and "b" comes back."""
+    end "a" is capped and no request is preempted for it, and "b" comes back."""
     scheduler = make_scheduler(blocks=3)
     a, b = make_request("a", 7, max_tokens=20), make_request("b", 3, max_tokens=6)
     add(scheduler, a, b)
@@ -1000,7 +1000,7 @@ def test_a_failed_step_takes_its_blocks_out_of_the_prefix_cache() -> None:
     assert output.finished_req_ids == {"a", "b"}
 
 
-def test_a_failed_step_spares_those_who_were_not_in_it() -> None:
+def test_a_failed_step_spares_requests_outside_it() -> None:
     scheduler = make_scheduler(seqs=1)
     add(scheduler, make_request("a", 3), make_request("b", 3))
     output = scheduler.schedule()
@@ -1008,8 +1008,8 @@ def test_a_failed_step_spares_those_who_were_not_in_it() -> None:
     assert step(scheduler).num_scheduled_tokens == {"b": 3}
 
 
-def test_a_failed_request_leaves_those_who_share_its_blocks_running() -> None:
-    """Equal prompts in one step; only "a" fails. "b" goes on in blocks that nobody finds now."""
+def test_a_failed_request_leaves_requests_that_share_its_blocks_running() -> None:
+    """Equal prompts in one step; only "a" fails. "b" goes on; its blocks are not findable now."""
     scheduler = make_scheduler()
     b = make_request("b", PROMPT[:9], max_tokens=3)
     add(scheduler, make_request("a", PROMPT[:9]), b)
@@ -1065,7 +1065,7 @@ def test_r08_a_blocked_request_waits_beside_the_line() -> None:
     assert not scheduler.skipped_waiting
 
 
-def test_r08_a_blocked_request_needs_somebody_who_knows_it() -> None:
+def test_r08_a_blocked_request_stays_without_an_extension_that_unblocks_it() -> None:
     scheduler = make_scheduler(extensions=[SchedulerExtension()])
     request = make_request("a", 3)
     request.transition_to(S.WAITING_FOR_REMOTE_KVS)
@@ -1125,7 +1125,7 @@ def test_r09_those_skipped_in_this_step_stand_before_older_ones() -> None:
     assert ids(scheduler.skipped_waiting) == ["a", "c"]
 
 
-def test_the_gate_sees_who_runs() -> None:
+def test_the_gate_is_given_the_running_requests() -> None:
     gate = Gate()
     scheduler = make_scheduler(extensions=[gate])
     add(scheduler, make_request("a", 2), make_request("b", 2))
@@ -1142,7 +1142,7 @@ def test_limit_tokens_cuts_chunks_and_can_hold_back() -> None:
     limit.tokens = 0
     limit.request_id = "b"
     add(scheduler, make_request("b", 2), make_request("c", 2))
-    assert step(scheduler).num_scheduled_tokens == {"a": 1}, "nobody overtakes"
+    assert step(scheduler).num_scheduled_tokens == {"a": 1}, "no request overtakes"
     assert ids(scheduler.waiting) == ["b", "c"]
 
 

@@ -133,7 +133,7 @@ def test_bug_minivllm_88_hits_on_foreign_blocks_are_noticed() -> None:
 
 @history("mini-sglang#142")
 def test_bug_mini_sglang_142_two_writers_of_one_slot_are_noticed() -> None:
-    """A table kept pointing at pages that had been freed and given to somebody else."""
+    """A table kept pointing at pages that had been freed and given to another request."""
     engine = started()
     engine.worker.requests["a"].block_ids[:] = engine.worker.requests["b"].block_ids
     with pytest.raises(AssertionError, match="b and a write slot"):

@@ -18,7 +18,7 @@ from mini_vllm.distributed.simulated import SimulatedGroup, run_ranks
 
 
 class OnlyMessages:
-    """A group with nothing but messages, which counts what leaves."""
+    """A group that can only send and receive messages, and counts what it sends."""
 
     def __init__(self, group: SimulatedGroup) -> None:
         self.rank_in_group, self.world_size = group.rank_in_group, group.world_size

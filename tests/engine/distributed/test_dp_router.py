@@ -1,4 +1,4 @@
-"""Who gets a request: the rule, written again."""
+"""Which engine gets a request: the rule, written again."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_an_expert_comes_from_its_own_rank_if_it_can() -> None:
     assert plan_moves(old, torch.tensor([1, 0, 2, 3, 0, 1]), 2) == [(1, 0), (0, 1)]
 
 
-def test_the_window_says_who_is_hot() -> None:
+def test_the_window_reports_the_experts_with_most_load() -> None:
     """Of three steps the last two count; the ranks' totals are those of all."""
     config = EPLBConfig(window_size=2, step_interval=100)
 

@@ -177,7 +177,7 @@ def test_a_ray_worker_that_is_killed_ends_the_engine_and_is_named(
 
 @pytest.mark.parametrize("pp", [1, 2])
 def test_a_ray_worker_that_hangs_is_named(pp: int, answers: dict[str, Any]) -> None:
-    """The last stage is stopped, also one that nobody waits for in an exchange."""
+    """The last stage is stopped, also one that no exchange waits for."""
     pytest.importorskip("ray")
     folder, prompts, _ = answers["qwen3-8h-2kv-tied"]
     llm = LLM(
@@ -200,7 +200,7 @@ def test_a_ray_worker_that_hangs_is_named(pp: int, answers: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("again", range(5))
 def test_two_engines_that_start_at_once_do_not_meet(again: int) -> None:
-    """Each has a port that the system gave it, and nobody could take in between."""
+    """Each has a port that the system gave it, and no other process could take it in between."""
     engines: list[LLM] = []
 
     def start() -> None:
@@ -238,8 +238,8 @@ def test_a_worker_that_hangs_is_named() -> None:
 
 
 @pytest.mark.parametrize("words", [("--tensor-parallel-size", "2"), ("--data-parallel-size", "2")])
-def test_a_server_notices_a_death_while_nobody_asks(words: tuple[str, str]) -> None:
-    """Whoever looks after the server sees it in /health, before a client does in an error."""
+def test_an_idle_server_notices_a_dead_worker(words: tuple[str, str]) -> None:
+    """/health shows it before a client gets an error."""
     server = Server(*words)
     try:
         server.wait()

@@ -85,7 +85,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a file without a name: Linux")
-def test_memory_of_somebody_else_is_not_taken() -> None:
+def test_shared_memory_of_another_group_is_refused() -> None:
     fd = os.memfd_create("test")
     path, key = f"/proc/self/fd/{fd}", b"k" * 64
     os.ftruncate(fd, 4096)

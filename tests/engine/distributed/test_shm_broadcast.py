@@ -134,7 +134,7 @@ def test_a_full_ring_and_an_empty_one_say_so() -> None:
         MessageQueue(1, max_chunk_bytes=4)
 
 
-def test_a_writer_who_was_interrupted_begins_anew() -> None:
+def test_an_interrupted_writer_drops_its_half_message() -> None:
     """Ctrl-C between two chunks: the half message is dropped, the next one is whole."""
     queue = MessageQueue(1, max_chunk_bytes=32, max_chunks=8)
     reader = MessageQueue.create_from_handle(queue.export_handle(), 0)

@@ -8,7 +8,7 @@ import torch
 from mini_vllm.distributed.simulated import SimulatedGroup, run_ranks
 
 
-def test_a_ring_in_which_everybody_waits_is_given_up() -> None:
+def test_a_ring_in_which_every_rank_waits_times_out() -> None:
     def work(group: SimulatedGroup) -> None:
         group.irecv(torch.zeros(1), (group.rank + 1) % 4).wait()
 
@@ -16,7 +16,7 @@ def test_a_ring_in_which_everybody_waits_is_given_up() -> None:
         run_ranks(4, work)
 
 
-def test_who_waits_for_one_that_has_failed_waits_in_vain() -> None:
+def test_a_failed_rank_ends_the_ranks_that_wait_for_it() -> None:
     def work(group: SimulatedGroup) -> None:
         if group.rank == 2:
             raise KeyError("mine")
@@ -27,7 +27,7 @@ def test_who_waits_for_one_that_has_failed_waits_in_vain() -> None:
 
 
 def test_one_gives_up_and_the_other_is_served() -> None:
-    """Not both: whoever has given up may still send."""
+    """Not both: a rank that has given up may still send."""
 
     def work(group: SimulatedGroup) -> str:
         x, other = torch.zeros(1), 1 - group.rank
@@ -41,7 +41,7 @@ def test_one_gives_up_and_the_other_is_served() -> None:
     assert sorted(run_ranks(2, work)) == ["gave up", "got 1"]
 
 
-def test_nobody_is_given_up_who_is_only_late() -> None:
+def test_a_rank_that_is_only_late_does_not_time_out() -> None:
     def work(group: SimulatedGroup) -> list[float]:
         return [group.all_reduce(torch.tensor(float(call))).item() for call in range(300)]
 

@@ -70,7 +70,7 @@ def test_two_stages_of_two_shards_say_the_same(square: LLM, plain: list[list[int
     core.scheduler.check_integrity()
 
 
-def test_everybody_has_a_part(square: LLM) -> None:
+def test_every_worker_is_a_process_and_answers_an_rpc(square: LLM) -> None:
     assert square.collective_rpc("list_loras") == [[]] * 4
     assert len(set(square.collective_rpc("pid")) | {os.getpid()}) == 5
     with pytest.raises(AttributeError, match="workers are in other processes"):
@@ -128,7 +128,7 @@ def say_something(worker: Any) -> Unreadable:
 
 
 def nap(worker: Any, bell: str) -> str:
-    eventually(Path(bell).exists, "nobody rings the bell")
+    eventually(Path(bell).exists, "the bell does not ring")
     return "late"
 
 
@@ -145,8 +145,8 @@ def test_ctrl_c_in_the_middle(square: LLM, plain: list[list[int]]) -> None:
     assert tokens(square) == plain
 
 
-def test_a_killed_worker_ends_the_engine_and_says_who(square: LLM) -> None:
-    """The last one: nobody can use the engine afterwards."""
+def test_a_killed_worker_ends_the_engine_and_is_named(square: LLM) -> None:
+    """The last test of this engine: it cannot be used afterwards."""
     pids = square.collective_rpc("pid")
     threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
     params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
@@ -181,8 +181,8 @@ def test_two_engines_side_by_side(plain: list[list[int]]) -> None:
         llm.shutdown()
 
 
-def test_two_engines_and_who_has_the_beginning(plain: list[list[int]]) -> None:
-    """With routing by prefix, a prompt that comes again goes where its blocks are."""
+def test_a_prompt_is_routed_to_the_engine_that_has_its_prefix(plain: list[list[int]]) -> None:
+    """With routing by prefix, a prompt that comes again goes to the engine with its blocks."""
     llm = LLM("storyteller", data_parallel_size=2, data_parallel_routing="prefix", **SMALL)
     story = [[5 + n % 900 for n in range(first, first + 40)] for first in (0, 300, 600)]
     try:
@@ -232,7 +232,7 @@ def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
     eventually(lambda: not any(is_alive(pid) for pid in pids), "a worker lives on")
 
 
-def test_what_is_wrong_at_the_start_is_said_and_nobody_is_left(tmp_path: Path) -> None:
+def test_a_failed_start_of_the_workers_raises_the_cause(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"num_gpu_blocks is 1000000000, which takes \d+ MiB"):
         LLM("storyteller", distributed_executor_backend="mp", num_gpu_blocks=10**9)
 

@@ -107,7 +107,7 @@ def test_a_prompt_is_tokenized_as_its_caller_says(engine: AsyncLLM) -> None:
     assert output.prompt_token_ids == engine.get_tokenizer().encode("Once upon a time")[-2:]
 
 
-def test_who_it_is(engine: AsyncLLM) -> None:
+def test_an_engine_describes_itself(engine: AsyncLLM) -> None:
     async def look() -> None:
         assert engine.get_tokenizer() is engine.tokenizer is not None
         assert engine.is_running and not engine.is_stopped and not engine.errored
@@ -166,7 +166,7 @@ async def crowd(engine: AsyncLLM, count: int = 4) -> list[asyncio.Task[RequestOu
 def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(
     engine: AsyncLLM, brake: Brake
 ) -> None:
-    """Whoever asked would change weights under requests that run."""
+    """The caller would change weights under requests that run."""
 
     async def work() -> None:
         with brake.on():
@@ -212,7 +212,7 @@ def test_a_pause_is_not_complete_while_another_holds_requests(
     asyncio.run(work())
 
 
-def test_whoever_leaves_while_all_are_held_is_gone_at_once(engine: AsyncLLM, brake: Brake) -> None:
+def test_a_request_aborted_while_paused_is_freed_at_once(engine: AsyncLLM, brake: Brake) -> None:
     """The gauges fall though nothing is computed, and a pause that waited for them is complete."""
 
     async def work() -> None:
@@ -245,11 +245,11 @@ def test_at_level_0_requests_wait_and_keep_their_cache(engine: AsyncLLM) -> None
     asyncio.run(work())
 
 
-def test_an_engine_that_sleeps_lets_everybody_wait(engine: AsyncLLM, brake: Brake) -> None:
+def test_requests_wait_while_the_engine_sleeps(engine: AsyncLLM, brake: Brake) -> None:
     async def work() -> None:
         with brake.on():
             long = asyncio.create_task(ask(engine, 200))
-            await until_running(engine, 1)  # who waits when the engine falls asleep waits on
+            await until_running(engine, 1)  # a waiting request waits on while the engine sleeps
             falls_asleep = asyncio.create_task(engine.sleep(mode="wait"))
             await asyncio.sleep(0)
             assert await engine.is_paused() and not long.done()

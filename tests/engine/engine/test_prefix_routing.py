@@ -1,4 +1,4 @@
-"""Who gets a prompt whose beginning somebody has already."""
+"""Which engine gets a prompt whose prefix is cached already."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_is_used_longest_ago_is_forgotten_from_its_end() -> None:
 
 
 def test_a_popular_prefix_does_not_stay_with_one() -> None:
-    """A burst with one beginning: nobody has started yet, so each one waits where it was sent."""
+    """A burst with one prefix: no request has started, so each waits where it was sent."""
     router, routing, rng = DPRouter(2), PrefixRouting(2, BLOCK, 1000), Random(3)
     chosen = []
     for number in range(200):

@@ -1,4 +1,4 @@
-"""The front end's socket to the engine: whether anybody listens on its other end."""
+"""The front end's socket to the engine: whether the engine listens on its other end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_engine_that_is_ready_takes_requests(client: Client) -> None:
 
 
 def test_an_engine_that_hung_up_is_dead(client: Client) -> None:
-    """Though nobody has told of its end yet."""
+    """Though its end was not reported yet."""
     client.abort_requests(["r0"])
     client.dead = None
     with pytest.raises(EngineDeadError, match="does not listen"):

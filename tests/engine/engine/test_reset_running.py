@@ -57,7 +57,7 @@ def test_answers_do_not_change(name: str) -> None:
     assert texts(config, params, reset=True) == plain
 
 
-def test_those_who_are_kept_compute_anew() -> None:
+def test_requests_kept_over_a_pause_are_computed_anew() -> None:
     args = AsyncEngineArgs("storyteller", **SMALL)
     engine = AsyncLLM.from_engine_args(args)
 

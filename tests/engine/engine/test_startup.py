@@ -42,7 +42,7 @@ def length_of(**options: Any) -> int:
     return found
 
 
-# ----------------------------------------------------------------- the length that nobody gave
+# ----------------------------------------------------------------- a length that was not given
 
 
 def test_the_models_length_is_the_default_if_the_pool_holds_it() -> None:
@@ -212,7 +212,7 @@ def pieces_of_advice(message: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("options", ADVISED, ids=lambda options: ",".join(map(str, options)))
-def test_who_follows_the_advice_starts(options: dict[str, Any]) -> None:
+def test_the_advice_of_an_error_lets_the_engine_start(options: dict[str, Any]) -> None:
     """Each way that an error offers is gone, and the engine starts. It says no more than that: a
     number that is one off would fail here."""
     with pytest.raises(ValueError) as raised:

@@ -83,7 +83,7 @@ def test_the_name_of_a_call(name: Any, engine: AsyncLLM) -> None:
 
 
 def test_an_answer_that_cannot_travel(engine: AsyncLLM) -> None:
-    """A worker's method may return anything; its caller is told, and everybody else is served."""
+    """A worker's method may return anything; its caller is told, and all others are served."""
 
     async def work() -> None:
         with pytest.raises(RuntimeError, match=r"is the answer, and no plain data"):
@@ -94,7 +94,7 @@ def test_an_answer_that_cannot_travel(engine: AsyncLLM) -> None:
 
 
 @pytest.mark.parametrize("kind", [MessageKind.UTILITY, MessageKind.ABORT, MessageKind.SHUTDOWN])
-def test_a_message_that_nobody_can_read_is_left_out(kind: MessageKind, engine: AsyncLLM) -> None:
+def test_a_message_that_cannot_be_decoded_is_left_out(kind: MessageKind, engine: AsyncLLM) -> None:
     engine.client._send(kind, b"\xc1")  # type: ignore[union-attr]
     asyncio.run(check_alive(engine))
 
@@ -115,11 +115,11 @@ def test_what_is_no_time(seconds: Any, engine: AsyncLLM) -> None:
 
 
 @pytest.mark.parametrize("names", [None, 5, b"r", [None], ["r", 5], object()])
-def test_who_is_to_be_aborted_has_a_name(names: Any, engine: AsyncLLM) -> None:
+def test_abort_takes_only_names_of_requests(names: Any, engine: AsyncLLM) -> None:
     async def work() -> None:
         with pytest.raises(ValueError, match=r"request_id is .*; it must be the name of a request"):
             await engine.abort(names)
-        await engine.abort(["nobody"])
+        await engine.abort(["unknown"])
         await check_alive(engine)
 
     asyncio.run(work())

@@ -54,7 +54,7 @@ def llm() -> LLM:
 
 @pytest.mark.parametrize("words", [5, [5], [["a"]], [[]], [[300, 2048]], [[-1]]])
 def test_words_that_are_no_tokens_are_refused_alone(words: Any, llm: LLM) -> None:
-    """In the sampler they would end the step, and with it everybody else's requests."""
+    """In the sampler they would end the step, and with it all other requests."""
     good, bad = (SamplingParams(temperature=0, max_tokens=4) for _ in range(2))
     bad.bad_words_token_ids = words
     served, refused = llm.generate([[200, 201]] * 2, [good, bad], use_tqdm=False)

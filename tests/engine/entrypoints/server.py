@@ -26,7 +26,7 @@ SLOW = ("--scheduler", PACED)
 
 
 def free_port() -> int:
-    """A port of those that the system gives to nobody who asks for any: nobody takes it before it
+    """A port outside the range that the system gives out, so no other process takes it before it
     is bound."""
     while True:
         port = 20_000 + secrets.randbelow(10_000)
@@ -49,7 +49,7 @@ class Server:
         uds: str | None = None,
         model: str = "storyteller",
     ) -> None:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads blocks)
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (an unread pipe blocks)
         self.brake = Brake()
         command = (sys.executable, "-m", "mini_vllm", "serve", model, *SMALL, *words)
         self.process = subprocess.Popen(

@@ -142,7 +142,7 @@ def test_failures_are_in_no_percentile() -> None:
 
 
 class Clock:
-    """A clock that stands still until somebody sets it forward, and counts who looks at it."""
+    """A clock that stands still until a test sets it forward, and counts how often it is read."""
 
     now, looks = 0.0, 0
 

@@ -75,10 +75,10 @@ def rest(sock: socket.socket) -> tuple[int, Any]:
 @pytest.mark.parametrize("path", ["/", "/nothing"])
 @pytest.mark.parametrize("how", ["length", "chunked"])
 @pytest.mark.parametrize("keeps", ["close", "keep-alive"])
-def test_who_reads_nothing_before_all_is_sent_gets_the_answer(
+def test_a_client_that_sends_all_before_it_reads_gets_the_answer(
     port: int, path: str, how: str, keeps: str
 ) -> None:
-    """It was a reset connection for whoever wanted it closed."""
+    """With `Connection: close` it was a reset connection."""
     head = POST.replace("/", path, 1) + f"Connection: {keeps}\r\n"
     with connected(port) as sock:
         if how == "length":
@@ -98,7 +98,7 @@ def test_who_reads_nothing_before_all_is_sent_gets_the_answer(
 def test_a_length_that_is_too_large_is_refused_before_it_is_sent(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks first sends nothing more, and nothing more is waited for."""
+    """A client that asks first sends nothing more, and the server waits for nothing more."""
     monkeypatch.setattr(bodies, "REST_SECONDS", 10 * PATIENCE)
     for length in (32 * MIB + 1, 10**15):
         with connected(port) as sock:
@@ -151,7 +151,7 @@ def test_a_head_must_come_whole_in_time_first_and_later(
                 sock.sendall(answered)
                 assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
                 monkeypatch.setattr(connection, "HEAD_SECONDS", 0.5)
-                time.sleep(0.7)  # between two requests nobody is hurried
+                time.sleep(0.7)  # between two requests no limit holds
             end = time.monotonic() + PATIENCE
             with contextlib.suppress(OSError):  # it has hung up
                 sock.sendall(b"POST / HTTP/1.1\r\nx: ")
@@ -191,7 +191,7 @@ def test_what_is_no_request_gets_the_error_object(port: int) -> None:
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_who_offers_http_2_is_answered_in_http_1(port: int, is_apart: bool) -> None:
+def test_an_offer_of_http_2_is_answered_in_http_1(port: int, is_apart: bool) -> None:
     offer = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
     with connected(port) as sock:
         for name in ("Upgrade", "UPGRADE"):

@@ -30,8 +30,7 @@ def client(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Iter
         asked.append(body)
 
     monkeypatch.setattr(Proxy, "_prefill", prefill)
-    nobody = [Worker(f"http://127.0.0.1:{free_port()}") for _ in range(2)]
-    with TestClient(make_app(Proxy(Router(nobody[:1], nobody[1:])))) as client:
+    with TestClient(make_app(Proxy(Router([unreachable()], [unreachable()])))) as client:
         yield client
 
 
@@ -115,7 +114,7 @@ def server(content: bytes, hangs_on: str = "") -> Iterator[Worker]:
         http.server_close()
 
 
-def nobody() -> Worker:
+def unreachable() -> Worker:
     return Worker(f"http://127.0.0.1:{free_port()}")
 
 
@@ -130,8 +129,8 @@ def test_a_prefill_server_that_talks_nonsense_counts_as_one_that_has_failed(answ
 
 
 def test_a_decode_server_that_is_gone_is_left_to_itself_for_a_while() -> None:
-    """Idle, for it does nothing, it would be everybody's first choice."""
-    gone = nobody()
+    """It answers nothing, so it is idle, and would be the router's first choice."""
+    gone = unreachable()
     with server(b'{"text": "right"}') as decode:
         router = Router([], [gone, decode])
         with TestClient(make_app(Proxy(router))) as client:
@@ -142,7 +141,7 @@ def test_a_decode_server_that_is_gone_is_left_to_itself_for_a_while() -> None:
         assert gone.running == decode.running == 0
 
 
-def test_a_server_that_does_not_count_tokens_holds_up_nobody(
+def test_a_server_whose_tokenize_hangs_delays_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disagg_proxy, "ASIDE", aiohttp.ClientTimeout(total=0.2))
@@ -166,7 +165,7 @@ def test_a_client_that_has_gone_before_the_answer_began_is_not_counted_for_ever(
                 return {"type": "http.disconnect"}
 
             async def send(message: Any) -> None:
-                await asyncio.sleep(60)  # nobody reads
+                await asyncio.sleep(60)  # the client does not read
 
             await answer(scope, gone, send)  # type: ignore[arg-type]
 

@@ -37,7 +37,7 @@ def test_an_echo_of_token_ids_is_what_they_are_decoded_to() -> None:
     )  # fmt: skip
 
 
-def test_bug_vllm_6521_a_token_that_nobody_asked_for_is_not_told() -> None:
+def test_bug_vllm_6521_a_token_that_was_not_requested_is_not_returned() -> None:
     made = CompletionOutput(2, " x", [9], -1.0, [{}], "stop", 9)
     told = answer_to(prompt="Once", max_tokens=0).asked_for(made)
     assert told == CompletionOutput(2, "", [], None, [], "length", None)

@@ -122,7 +122,7 @@ def test_where_an_answer_begins(
     assert QWEN3.beginning(turn.encode(), is_wanted, continues) is beginning
 
 
-def test_who_thinks_unless_told_otherwise() -> None:
+def test_which_models_think_by_default() -> None:
     asked = FORMATS["deepseek_v3"]
     for template_kwargs, of_qwen3, of_deepseek_v3 in (
         ({}, True, False), ({"enable_thinking": False}, False, False),

@@ -121,7 +121,7 @@ TAGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_a_structural_tag_is_followed(server: Server, path: str, tag: dict[str, Any]) -> None:
-    """Behind a trigger nothing but the tag's own text may stand; a tag alone is all of the text."""
+    """Behind a trigger only the tag's own text may stand; a tag alone is all of the text."""
     prompt: dict[str, Any] = {"messages": HELLO} if "chat" in path else {"prompt": "Once"}
     form = {"response_format": tag}, {"structured_outputs": {"structural_tag": tag}}
     for change in form:

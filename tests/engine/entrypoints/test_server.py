@@ -356,7 +356,7 @@ def test_a_form_that_no_text_has_is_the_callers_mistake(server: Server) -> None:
 def test_long_lists_are_refused_at_once(
     server: Server, path: str, body: dict[str, Any], part: str
 ) -> None:
-    """A complaint for each item, or a look at each prompt, would hold up everybody."""
+    """An error for each item, or a look at each prompt, would delay all other requests."""
     data = json.dumps(body).encode()
     before = server.cpu_seconds()
     answer = server.client.post(path, content=data, headers={"content-type": "application/json"})
@@ -386,7 +386,7 @@ def test_a_mistake_of_ours_costs_no_connection() -> None:
     send its next request into."""
 
     def check_model(name: str | None) -> None:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={})
     state = SimpleNamespace(
@@ -401,7 +401,7 @@ def test_a_mistake_of_ours_costs_no_connection() -> None:
 
 def test_every_answer_carries_the_id_of_its_request_once() -> None:
     def unforeseen(*args: Any) -> None:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={}, errored=True)
     state = SimpleNamespace(
@@ -443,7 +443,7 @@ def test_what_is_cut_may_be_as_long_as_it_likes(server: Server) -> None:
     assert server.client.get("/v1/models/").json() == server.client.get("/v1/models").json()
 
 
-def test_who_leaves_in_the_middle_of_asking_is_no_fault_of_ours(server: Server) -> None:
+def test_a_client_that_disconnects_while_sending_logs_no_error(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n"
         sock.sendall(head + b'{"prompt":')

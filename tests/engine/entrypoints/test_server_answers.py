@@ -240,7 +240,7 @@ ASK: dict[str, Any] = {
 def check_arguments(text: str) -> None:
     arguments = json.loads(text)
     assert Draft202012Validator(PARAMETERS).is_valid(arguments), text
-    assert "\n" not in text and "  " not in text, "more white space than anybody needs"
+    assert "\n" not in text and "  " not in text, "more white space than JSON needs"
 
 
 @pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER], "tool_choice": "auto"}])

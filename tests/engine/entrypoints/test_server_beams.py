@@ -118,7 +118,7 @@ def test_what_a_search_cannot_do_is_refused(
     assert server.post("/v1/completions", prompt="Once", **BEAMS, **neutral).status_code == 200
 
 
-def test_who_leaves_ends_the_search() -> None:
+def test_a_disconnected_client_ends_its_beam_search() -> None:
     with running(*SLOW) as server, server.slowly():
         body = json.dumps({"prompt": "Once", "max_tokens": 200, **BEAMS}).encode()
         lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")

@@ -63,7 +63,7 @@ def test_what_is_too_large_is_refused_with_its_size(
 
 
 def test_a_text_is_counted_or_cut_only_up_to_a_length(server: Server) -> None:
-    """The tokenizer runs in one of few threads, and nobody can stop it: 16 MB that were only
+    """The tokenizer runs in one of few threads, and cannot be stopped: 16 MB that were only
     counted kept one busy for 16 seconds."""
     messages = [{"role": "user", "content": "x" * (LONG + 1)}]
     for path, body in (

@@ -108,7 +108,7 @@ RUBBISH = [
 
 
 async def rubbish(http: httpx.AsyncClient, seen: Seen, rng: random.Random) -> None:
-    """A client that sends what nobody can serve."""
+    """A client that sends requests that cannot be served."""
     weights = [20] * (len(RUBBISH) - 1) + [1]
     content, status = rng.choices(RUBBISH, weights)[0]
     headers = {"content-type": "application/json"}
@@ -182,7 +182,7 @@ def test_two_hundred_streams_and_the_figures_agree(server: Server) -> None:
     assert gained["abort"] == 0
 
 
-def test_the_rude_harm_nobody(server: Server) -> None:
+def test_misbehaving_clients_do_not_harm_others(server: Server) -> None:
     before = figures(server)
     seen = crowd(server, kinds(polite=60, rude=60), at_once=60)
     check(server, before, seen, polite=60)

@@ -47,12 +47,12 @@ def test_a_client_may_choose_the_engine_and_figures_say_which_it_was(server: Ser
     assert by_engine(server, "request_params_n_count") == [0, 3]
     assert ask(server, 0).status_code == 200
     assert by_engine(server, "generation_tokens_total") == [4, 24]
-    for _ in range(4):  # nobody chooses: they take turns
+    for _ in range(4):  # without a rank the engines take turns
         assert ask(server, None).status_code == 200
     assert by_engine(server, "generation_tokens_total") == [12, 32]
 
 
-def test_whoever_leaves_is_counted_where_the_request_was(server: Server) -> None:
+def test_an_abort_is_counted_by_the_engine_of_its_request(server: Server) -> None:
     before = by_engine(server, "request_success_total", 'reason="abort"')
     body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
     with server.slowly():

@@ -85,7 +85,7 @@ def test_keys_and_a_full_queue() -> None:
 
 
 def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
-    """Held requests go on where they were; while some run to their end, nobody new begins."""
+    """Held requests go on where they were; while some run to their end, no new one begins."""
     profile = ("--profiler-config", json.dumps({"torch_profiler_dir": str(tmp_path)}))
     words = ("--api-key", "k", "--max-num-seqs", "2", *profile, *SLOW)
     with running(*words, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
@@ -106,7 +106,7 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
         started_anew = server.client.post("/reset_prefix_cache?reset_running_requests=true")
         assert started_anew.status_code == 200
         time.sleep(1)
-        assert answers == [], "nobody gets a token"
+        assert answers == [], "no request gets a token"
         assert server.client.post("/resume").json() == {"status": "resumed"}
         thread.join()
         assert [status for status, _ in answers] == [200] * 3
@@ -121,7 +121,7 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
             pool.submit(server.client.post, "/pause?wait_for_inflight_requests=true")
             eventually(lambda: is_paused(server), "it is not paused")
         server.until("num_requests_running", 0)
-        assert len(answers) <= 2, "those who waited wait on"
+        assert len(answers) <= 2, "waiting requests wait on"
         server.client.post("/pause?mode=abort")
         thread.join()
         assert sorted("abort" in text for _, text in answers) == [False, False, True, True]
@@ -147,7 +147,7 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
         assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_who_leaves_is_aborted_down_to_the_blocks() -> None:
+def test_a_disconnect_aborts_the_request_and_frees_its_blocks() -> None:
     with running(*SLOW) as server, server.slowly():
         for number, stream in enumerate((True, False), start=1):
             payload = json.dumps(LONG | {"stream": stream}).encode()
@@ -162,7 +162,7 @@ def test_who_leaves_is_aborted_down_to_the_blocks() -> None:
 
 
 @pytest.mark.serial
-def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
+def test_sigterm_finishes_running_requests_and_admits_no_new_ones() -> None:
     with running("--shutdown-timeout", "600", "--max-num-seqs", "4", *SLOW) as server:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
         with server.slowly():
@@ -182,7 +182,7 @@ def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
 
 
 @pytest.mark.serial
-def test_sigterm_without_time_tells_everybody() -> None:
+def test_sigterm_without_a_timeout_answers_every_request() -> None:
     with running(*SLOW) as server, server.slowly():
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
@@ -196,7 +196,7 @@ def test_sigterm_without_time_tells_everybody() -> None:
 
 
 @pytest.mark.serial
-def test_a_second_sigterm_is_in_a_hurry_and_tells_everybody_too() -> None:
+def test_a_second_sigterm_ends_at_once_and_answers_every_request() -> None:
     with running("--shutdown-timeout", "600", *SLOW) as server, server.slowly():
         body = json.dumps({"prompt": "Once"}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -209,7 +209,7 @@ def test_a_second_sigterm_is_in_a_hurry_and_tells_everybody_too() -> None:
             while (more := sock.recv(4096)) and b'"code":503' not in said + more:
                 said += more  # head and body may come apart
             assert b"503 Service Unavailable" in said + more and b'"code":503' in said + more
-        assert answers == [], "those who run go on"
+        assert answers == [], "running requests go on"
         server.process.send_signal(signal.SIGTERM)
         thread.join()
         assert all('"code":503' in text for _, text in answers) and len(answers) == 4
@@ -307,7 +307,7 @@ def test_a_template_is_read_before_the_first_chat(
             read_template(text.decode(), "--chat-template")
 
 
-def test_where_nobody_can_listen(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_bound_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
     for host, uds, part in (
@@ -403,7 +403,7 @@ def test_tls(tmp_path: Path) -> None:
 
 
 def test_files_of_tls_that_cannot_be(tmp_path: Path) -> None:
-    """All before the model is loaded, and without a question that nobody is there to answer."""
+    """All before the model is loaded, and without asking for a password at the terminal."""
     key, cert, secret, other = (str(tmp_path / name) for name in ("key", "cert", "secret", "other"))
     write_certificate(Path(key), Path(cert), Path(secret))
     write_certificate(Path(other), tmp_path / "rest")

@@ -1,4 +1,4 @@
-"""Streams that break: what stands in the log of whoever runs the server."""
+"""Streams that break: what the server writes to its log."""
 
 from __future__ import annotations
 

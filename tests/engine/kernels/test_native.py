@@ -1,4 +1,4 @@
-"""`cpu.cpp` computes what PyTorch's operations compute, and nobody needs it."""
+"""`cpu.cpp` computes what PyTorch's operations compute, and the engine runs without it."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_prompts_longer_than_a_span(
 
 @needs_compiler
 def test_what_a_window_has_left_is_not_read() -> None:
-    """Its pages belong to others by now, or to nobody."""
+    """Its pages belong to other requests by now, or are free."""
     metadata, kv_cache = scene([(100, 600)], 16, 2, 32, torch.float32)
     query = torch.randn(100, 4, 32)
     out = attend_prompt(query, kv_cache, metadata.block_table, 600, 70)
@@ -286,7 +286,7 @@ def test_where_no_thread_may_be_started_one_computes_alone() -> None:
 
 
 @needs_compiler
-def test_a_broken_request_harms_nobody() -> None:
+def test_a_broken_request_does_not_harm_others() -> None:
     """NaN in one request's pages is NaN in its output, and nowhere else."""
     metadata, kv_cache = scene([(1, 20), (1, 20)], 4, 2, 16, torch.float32)
     kv_cache[:, metadata.block_table[0].long()] = float("nan")
@@ -310,7 +310,7 @@ def test_store(dtype: torch.dtype, cache: torch.dtype) -> None:
 
 @needs_compiler
 def test_what_lies_outside_the_cache_is_an_error() -> None:
-    """A wrong table must not read, or write, somebody else's memory."""
+    """A wrong table must not read, or write, memory outside the cache."""
     metadata, kv_cache = scene([(1, 20), (1, 20)], 4, 2, 16, torch.float32)
     backend, keys = CpuAttention(), torch.randn(1, 2, 16)
     with pytest.raises(IndexError, match="slot 44 of token 0; the cache has 44 slots"):

@@ -287,7 +287,7 @@ def test_several_completions_fetch_once() -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        {"remote_engine_id": "somebody"},
+        {"remote_engine_id": "another"},
         {"remote_lease": "old"},
         {"remote_request_id": "another"},
         {"remote_block_ids": [61, 62, 60, 59, 58]},
@@ -336,7 +336,7 @@ def test_kv_of_another_prompt_as_long_is_refused(
     params.extra_args = {"kv_transfer_params": told}
     with pytest.raises(ValueError, match="KV of other tokens, or with another adapter"):
         decode.generate([prompt | wanted], params, use_tqdm=False)
-    assert let_go(prefill) == 63, "whoever holds it was told that it need not"
+    assert let_go(prefill) == 63, "the prefill engine was told to free the KV"
 
 
 def test_a_prompts_name_tells_adapters_salts_and_pictures_apart() -> None:
@@ -394,15 +394,15 @@ def test_a_lease_ends() -> None:
     assert (output.num_cached_tokens, output.outputs[0].token_ids) == (0, plain()[0])
 
 
-def test_who_takes_no_kv_says_so() -> None:
-    """A producer computes the prompt itself, and nobody waits for it until a lease ends."""
+def test_a_request_that_takes_no_kv_releases_it() -> None:
+    """A producer computes the prompt itself, and the KV is not held until its lease ends."""
     (prefill, _), (other, _) = pair(), pair()
     output = disaggregated(prefill, other, LONG)
     assert (output.num_cached_tokens, output.outputs[0].token_ids) == (0, plain()[0])
     assert let_go(prefill) == 63
 
 
-def test_whoever_ends_before_fetching_says_so() -> None:
+def test_a_request_that_ends_before_fetching_releases_the_kv() -> None:
     prefill, decode = pair()
     asked = SamplingParams(
         max_tokens=1, extra_args={"kv_transfer_params": {"do_remote_decode": True}}
@@ -446,8 +446,8 @@ def with_both(params: SamplingParams) -> list[int]:
     ],
     ids=["long", "no token", "other prompt", "salt", "image", "parameter", "no blocks", "both"],
 )
-def test_whoever_is_refused_says_so(mistake: Callable[[SamplingParams], Any]) -> None:
-    """Nobody will fetch for a request that is wrong, and its prompt's KV is held no longer."""
+def test_a_refused_request_releases_the_kv(mistake: Callable[[SamplingParams], Any]) -> None:
+    """A request that is wrong fetches nothing, and its prompt's KV is held no longer."""
     prefill, decode = pair()
     asked = SamplingParams(
         max_tokens=1, extra_args={"kv_transfer_params": {"do_remote_decode": True}}
@@ -657,7 +657,7 @@ REMOTE = {
         (REMOTE | {"remote_block_ids": [1, 2, 3, 4, 5], "remote_prompt": "x"}, "remote_prompt 'x'"),
     ],
 )
-def test_bad_params_are_named_and_hurt_nobody_else(params: Any, message: str) -> None:
+def test_bad_params_are_named_and_fail_only_their_request(params: Any, message: str) -> None:
     llm = make_llm(config("P2pTcpConnector"))
     bad = GREEDY.clone()
     bad.extra_args = {"kv_transfer_params": params}

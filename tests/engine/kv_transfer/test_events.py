@@ -121,7 +121,7 @@ def test_an_engine_publishes_what_a_router_can_use() -> None:
 
 
 def test_copies_are_counted() -> None:
-    """A router that forgets the copy sends everybody elsewhere (vllm #48933)."""
+    """A router that forgets the copy sends all requests elsewhere (vllm #48933)."""
     index, hashes = PrefixIndex(), [b"a", b"b", b"c"]
     index.apply("w", [BlockStored(hashes, None, [], 4), BlockStored([b"a"], None, [], 4)])
     index.apply("w", [BlockRemoved([b"a"])])

@@ -1,4 +1,4 @@
-"""The tier's bookkeeping: states in between, who goes first, all or nothing."""
+"""The tier's bookkeeping: states in between, the order of eviction, all or nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_written_is_neither_found_nor_missing() -> None:
     manager.check_integrity()
 
 
-def test_nobody_evicts_what_is_read_written_or_asked_for() -> None:
+def test_keys_that_are_read_written_or_requested_are_not_evicted() -> None:
     manager = CPUOffloadingManager(3)
     store(manager, KEYS[:3])
     manager.prepare_load(KEYS[:1])

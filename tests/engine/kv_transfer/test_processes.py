@@ -42,7 +42,7 @@ def servers(*configs: str, words: Sequence[str] = ()) -> Iterator[list[Server]]:
         yield started
     finally:
         for server in started:
-            for pid in children(server.process.pid):  # one that is stopped notices nobody's end
+            for pid in children(server.process.pid):  # a stopped one notices no end
                 os.kill(pid, signal.SIGKILL)
             server.process.kill()
             server.process.wait()
@@ -168,7 +168,7 @@ def test_a_decode_side_that_refuses_says_so() -> None:
             with socket.create_connection(("127.0.0.1", decode.port)) as sock:
                 sock.sendall("\r\n".join(lines).encode() + payload)
                 decode.until("num_requests_waiting", 1)
-            eventually(lambda: usage_of(prefill) == 0, "held for who has given up waiting")
+            eventually(lambda: usage_of(prefill) == 0, "KV is held for a client that disconnected")
             assert not busy.done()
 
 

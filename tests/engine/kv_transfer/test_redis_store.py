@@ -84,10 +84,10 @@ def test_an_unsound_entry_is_found_and_goes(server: Server, wrong: str) -> None:
     }
     store.client.set(key, changed[wrong])
     assert store.get(KEY) is None
-    assert not store.contains(KEY), "nobody shall be offered it again"
+    assert not store.contains(KEY), "it is not offered again"
 
 
-def test_a_server_that_is_gone_has_nothing_and_holds_nobody_up(
+def test_a_server_that_is_down_has_no_blocks_and_causes_no_wait(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RedisStore(server.address, OURS)
@@ -136,7 +136,7 @@ def test_what_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[redis]" in told
 
 
-def test_nobody_answers_and_no_password_is_told() -> None:
+def test_an_unreachable_server_is_named_without_its_password() -> None:
     pytest.importorskip("redis", reason="the package redis is not installed")
     with pytest.raises(ValueError, match="no Redis or Valkey server") as error:
         RedisStore("redis://me:secret@127.0.0.1:1/0", OURS)

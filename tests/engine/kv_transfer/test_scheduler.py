@@ -45,7 +45,9 @@ def test_a_synchronous_load_runs_in_the_same_step() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_phase_03_decides_who_is_admitted(monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+def test_phase_03_decides_which_requests_are_admitted(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
     """Also of requests whose KV arrives, before this step's forward pass or earlier."""
     engine = Engine(Scripted(is_async=is_async, tokens={"a": 16}))
     a = engine.add("a", range(18))
@@ -86,7 +88,7 @@ def test_the_connector_is_asked_with_the_local_hit_and_told_of_every_admission()
     assert [(i, n) for i, _, n in connector.allocated] == [("a", 0), ("b", 8), ("b", 0)]
 
 
-def test_none_means_ask_again_and_nobody_waits_for_it() -> None:
+def test_none_means_ask_again_and_delays_no_other_request() -> None:
     connector = Scripted(tokens={"a": None})
     engine = Engine(connector)
     a, b = engine.add("a", range(8)), engine.add("b", range(50, 58))
@@ -135,7 +137,7 @@ def test_blocks_that_are_written_to_outlive_an_abort() -> None:
     free = engine.num_free
     engine.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     assert not engine.scheduler.has_unfinished_requests()
-    assert engine.scheduler.has_requests(), "or nobody would ever free them"
+    assert engine.scheduler.has_requests(), "or the blocks would never be freed"
     engine.step()
     assert (engine.num_free, engine.scheduler.held) == (free, ["a"])
     engine.step(received=["a"])
@@ -180,7 +182,7 @@ def test_one_aborted_request_may_receive_and_send(order: tuple[str, ...]) -> Non
     assert engine.num_free == 64
 
 
-def test_reports_about_nobody_are_ignored() -> None:
+def test_reports_about_unknown_requests_are_ignored() -> None:
     engine = Engine(Scripted())
     engine.add("a", range(8))
     engine.step(received=["ghost", "a"], sent=["ghost"], invalid=[63])
@@ -339,7 +341,9 @@ def test_a_restart_forgets_all_transfers() -> None:
     assert connector.resets == 1
     assert engine.num_free == 64
     plan = engine.step(received=["a"])
-    assert plan.num_scheduled_tokens == {"a": 18, "b": 16}, "a report of old is for nobody"
+    assert plan.num_scheduled_tokens == {"a": 18, "b": 16}, (
+        "a report of an earlier request is ignored"
+    )
     engine.step()
     assert engine.requests["a"].num_output_tokens == 2
 

@@ -1,4 +1,4 @@
-"""Blocks in files: whole or not at all, and believed by nobody who has not checked."""
+"""Blocks in files: whole or not at all, and checked before they are used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_flipped_bit_anywhere_is_found_and_the_file_goes(store: BlockStore, pl
     content[place] ^= 16
     path.write_bytes(content)
     assert store.get(KEYS[0]) is None
-    assert not store.contains(KEYS[0]), "nobody shall be offered it again"
+    assert not store.contains(KEYS[0]), "it is not offered again"
 
 
 @pytest.mark.parametrize("length", [0, 10, HEADER.size, HEADER.size + 5, -1])
@@ -145,6 +145,6 @@ def test_a_disk_that_deletes_nothing_keeps_the_block(
 
 
 def test_a_file_in_the_place_of_a_folder(store: BlockStore) -> None:
-    """Neither the block nor what was begun of it can be written there, and nobody hears of it."""
+    """Neither the block nor a part of it can be written there, and no error is raised."""
     store.path_of(KEYS[0]).parent.write_bytes(b"")
     assert not store.put(KEYS[0], b"kv") and store.get(KEYS[0]) is None

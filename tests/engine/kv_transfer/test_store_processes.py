@@ -188,7 +188,7 @@ def damage(folder: Path, how: str, foreign: Path) -> None:
 
 def ask_again(reader: Engine, right: list[list[int]]) -> int:
     """Ask until nothing is refused, and say how often something was. What is bad goes when it is
-    read, so this ends; and whoever is not refused says what is right."""
+    read, so this ends; and a request that is not refused gives the right tokens."""
     for num_refused in range(6):
         tokens, _, errors = reader.ask()
         for mine, wanted, error in zip(tokens, right, errors, strict=True):

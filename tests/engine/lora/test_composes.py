@@ -124,7 +124,7 @@ def test_whole_layers_say_what_their_parts_say(
 @pytest.mark.parametrize("step", [0, 3])
 def test_an_interrupted_step_is_undone(step: int) -> None:
     """Ctrl-C at many lines of a step that copies adapters into slots, or decodes with them: what
-    everybody says in the end is what it says undisturbed, also afterwards in the same slots."""
+    each request says in the end is what it says undisturbed, also later in the same slots."""
     llm = make_llm(max_loras=1, max_cpu_loras=2)
     expected = tokens_of(llm, BATCH)
     engine = llm.llm_engine

@@ -210,7 +210,7 @@ def test_cached_prefixes_survive_an_eviction() -> None:
         (output,) = llm.generate([prompt], params, lora_request=lora, use_tqdm=False)
         return output.num_cached_tokens
 
-    assert [cached(lora) for lora in (None, *BUNDLED)] == [0] * 4  # nobody shares with another
+    assert [cached(lora) for lora in (None, *BUNDLED)] == [0] * 4  # adapters share no blocks
     assert llm.llm_engine.list_loras() == {3}
     expected = (len(prompt) - 1) // 8 * 8
     assert [cached(lora) for lora in (None, *BUNDLED)] == [expected] * 4
@@ -249,7 +249,7 @@ def test_a_bad_adapter_fails_its_own_requests_only(tmp_path: Path) -> None:
     assert [list(o.outputs[0].token_ids) for o in (outputs[0], outputs[-1])] == expected
     for name, output in zip(bad, outputs[1:], strict=False):
         assert name in output.error or "nowhere" in output.error, output.error
-    assert llm.llm_engine.list_loras() == {1}  # nobody was thrown out
+    assert llm.llm_engine.list_loras() == {1}  # no adapter was evicted
 
 
 def test_a_folder_that_goes_away(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_folder_that_goes_away(tmp_path: Path) -> None:
         engine.add_request("c", prompt, params, lora_request=gone)
     kept = shutil.copytree(BUNDLED[0].lora_path, path)
     greedy(llm, [prompt], LoRARequest("gone", 7, str(kept)))
-    shutil.rmtree(path)  # it is loaded, so nobody looks
+    shutil.rmtree(path)  # it is loaded, so the folder is not read
     greedy(llm, [prompt], [LoRARequest("gone", 7, str(path))])
 
 

@@ -39,7 +39,7 @@ def test_pinned_adapters_keep_their_slots():
     assert extension.may_admit(request("p"), [request("a")])
 
 
-def test_nobody_waits_for_ever():
+def test_a_request_that_can_never_get_a_slot_fails():
     extension = gate(1)
     for name in ("a", "p", None):
         extension.request_added(request(name, f"r-{name}"))
@@ -51,7 +51,7 @@ def test_nobody_waits_for_ever():
     assert extension.failures() == {} and set(extension.names.values()) == {"p"}
 
 
-def test_the_queue_goes_on_behind_one_who_waits() -> None:
+def test_the_queue_goes_on_behind_a_request_that_waits() -> None:
     """Skipped, not stopped (H8): and asked first in the next step."""
     scheduler = make_scheduler(
         SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8, max_model_len=64),

@@ -1,7 +1,7 @@
 """Damaged checkpoints, made by rule: every entry with wrong values, every file with wrong contents.
 
 Each is a ValueError that names the file, the entry and the value. None loads quietly, and none
-shows an exception of somebody else.
+shows an exception of a library.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def refused(folder: Path) -> str:
 
 
 def test_every_entry_has_a_kind(config: dict[str, Any]) -> None:
-    """Whoever lets a new entry into the schema says here what is wrong for it."""
+    """A new entry of the schema needs its wrong values here."""
     assert CONFIG_KINDS.keys() == CONFIG.keys() and ROPE_KINDS.keys() == ROPE.keys()
     assert config.keys() <= CONFIG.keys(), "the bundled model has an entry that nothing checks"
     assert all(len(values) >= 5 for values in WRONG.values())

@@ -150,8 +150,8 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "more": ({"llama.block_count": 2}, r"9 tensor\(s\) missing from '.*model\.gguf', first 'model"),
     "kind": ({"tokenizer.ggml.model": "bert"}, r"ggml\.model is 'bert'; it must be 'gpt2' or 'lla"),
     "pre": (
-        {"tokenizer.ggml.pre": "nobody"},
-        r"tokenizer\.ggml\.pre is 'nobody'; it must be one o",
+        {"tokenizer.ggml.pre": "unknown"},
+        r"tokenizer\.ggml\.pre is 'unknown'; it must be one o",
     ),
     "tokens": ({"tokenizer.ggml.tokens": 7}, r"tokenizer\.ggml\.tokens is 7; it must be a list of"),
     "ids": ({"tokenizer.ggml.tokens": [1, 2]}, r"tokens holds other values; it must be a list of"),

@@ -29,7 +29,7 @@ def expected() -> str:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small bundled model in two shards, with files beside it that nobody needs."""
+    """The small bundled model in two shards, with files beside it that are not needed."""
     folder = tmp_path_factory.mktemp("repository") / "model"
     shutil.copytree(bundled.path("storyteller-draft"), folder)
     tensors = load_file(folder / "model.safetensors")

@@ -274,10 +274,10 @@ def test_packed_linear_equals_plain(
 @pytest.mark.parametrize("rows", [96, 90, 1056, 1050])
 @pytest.mark.parametrize("tokens", [1, 33, 600])
 @torch.inference_mode()
-def test_who_multiplies_many_tokens(
+def test_which_library_multiplies_many_tokens(
     tokens: int, rows: int, is_narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch, a small weight in float32; but we do where its product takes half vectors."""
+    """PyTorch, a small weight in float32; `cpu.cpp` where PyTorch's takes half vectors."""
     monkeypatch.setattr(layers.native, "has_narrow_mkl", lambda: is_narrow)
     ours = mock.Mock(wraps=layers.native.linear)
     monkeypatch.setattr(layers.native, "linear", ours)

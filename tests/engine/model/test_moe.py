@@ -341,7 +341,9 @@ def test_each_rank_has_some_whole_experts(redundant: int, folder: Path) -> None:
         torch.testing.assert_close(logits, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_the_picture_shows_who_is_hot(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_picture_shows_the_load_of_each_expert(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     llm = LLM(
         str(folder),
         skip_tokenizer_init=True,

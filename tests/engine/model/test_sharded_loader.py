@@ -112,7 +112,7 @@ def build(folder: Path, parallel: Any = SINGLE, quant: Any = None) -> LlamaForCa
 def loaded(folder: Path, parallel: Any = SINGLE) -> LlamaForCausalLM:
     model = build(folder, parallel)
     for parameter in model.parameters():
-        parameter.fill_(99.0)  # what nobody loads would show
+        parameter.fill_(99.0)  # an entry that is not loaded would show
     load_parts(model, folder)
     return model
 

@@ -104,7 +104,7 @@ def _refused_by_engine(folder: Path, **options: Any) -> str:
 def test_one_that_has_a_known_familys_tensors_is_offered_it(
     more: dict[str, list[int]], same: str, tmp_path: Path
 ) -> None:
-    """It is the user who must know; with the option that the message names, it runs."""
+    """The user must say so; with the option that the message names, it runs."""
     config = PLAIN | {"architectures": ["BrandNewForCausalLM"], "head_dim": 8}
     write(tmp_path, config, LLAMA | more)
     message = _refused_by_engine(tmp_path)

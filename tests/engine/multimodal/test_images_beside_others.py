@@ -134,7 +134,7 @@ def adapter_for(folder: Path, seed: int) -> tuple[dict[str, torch.Tensor], dict[
 
 
 def test_an_adapter_on_a_model_that_sees(folder: Path, tmp_path: Path) -> None:
-    """As if its product had been added to the weights; the encoder is nobody's but the model's."""
+    """As if its product had been added to the weights; the encoder has no adapter."""
     tensors, products = adapter_for(folder, 3)
     targets = sorted({name.split(".")[-3] for name in tensors})
     path = write_adapter(tmp_path / "a", tensors, r=4, lora_alpha=4, target_modules=targets)

@@ -161,7 +161,7 @@ def test_a_failed_step_leaves_nothing(
     assert output.error is None
 
 
-def test_nan_from_the_encoder_fails_those_who_use_it(
+def test_nan_from_the_encoder_fails_the_requests_that_use_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = load(folder)
@@ -391,7 +391,7 @@ def test_what_is_transparent_was_sent_on_white_paper(llm: LLM) -> None:
     assert np.array_equal(plain, sticker.convert("RGB"))
 
 
-def test_an_allowed_site_is_asked_and_sends_nobody_on(llm: LLM) -> None:
+def test_an_allowed_site_is_fetched_and_its_redirect_is_refused(llm: LLM) -> None:
     from http.server import BaseHTTPRequestHandler, HTTPServer
     from threading import Thread
 
@@ -437,7 +437,7 @@ def test_wrong_options_are_refused_by_name() -> None:
 
 
 def test_torchvision_is_not_needed(folder: Path) -> None:
-    """Even where it is installed nobody imports it: tokens must not depend on that."""
+    """Even where it is installed it is not imported: tokens must not depend on that."""
     code = f"""
 import sys
 sys.modules["torchvision"] = None

@@ -64,7 +64,7 @@ def test_a_life_is_counted_once() -> None:
     stats.output_arrived(EngineCoreOutput("a", [1], times=times), 11.0)
     stats.output_arrived(EngineCoreOutput("a", [2, 3], num_preemptions=1), 12.0)
     stats.output_arrived(EngineCoreOutput("a", [4], "length", num_preemptions=1), 14.0)
-    stats.output_arrived(EngineCoreOutput("a", [5]), 15.0)  # too late: nobody knows it any more
+    stats.output_arrived(EngineCoreOutput("a", [5]), 15.0)  # too late: it has ended
     stats.step_done(None)
     found = values(recorder)
     assert found["vllm:prompt_tokens_total"] == 5
@@ -82,7 +82,7 @@ def test_a_life_is_counted_once() -> None:
     assert not stats.requests
 
 
-def test_who_never_got_a_token_has_no_times() -> None:
+def test_a_request_without_a_token_has_no_times() -> None:
     stats, recorder = service()
     add(stats, "a")
     stats.requests_aborted(["a", "unknown"])

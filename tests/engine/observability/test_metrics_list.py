@@ -138,7 +138,7 @@ def value(recorder: PrometheusRecorder, name: str, **labels: str) -> float | Non
 
 
 @pytest.mark.parametrize(("deferred", "waiting"), [(0, 5), (2, 5), (5, 5)])
-def test_who_waits_is_told_by_reason(deferred: int, waiting: int) -> None:
+def test_waiting_requests_are_counted_by_reason(deferred: int, waiting: int) -> None:
     recorder = PrometheusRecorder("m", 64)
     stats = SchedulerStats(1, waiting, 0.5, 0, 0, num_skipped_waiting_reqs=deferred)
     recorder.record(stats, IterationStats())

@@ -1,4 +1,4 @@
-"""A Python that has nothing but what `pyproject.toml` declares: the engine, and its dependencies.
+"""A Python that has only what `pyproject.toml` declares: the engine, and its dependencies.
 
 The fence is a folder of links into this environment: to the engine, and to each package that the
 engine's own dependencies and some extras bring in, through others too. `python -S` with that folder

@@ -76,7 +76,7 @@ class PolicyEngine(ShadowEngine):
         return [request for group in self.scheduler.swapped for request in group]
 
     def check_pressure(self, output: SchedulerOutput) -> None:
-        """V0's chunked policy starts prompts in a step that preempts; nobody comes back in it."""
+        """V0's chunked policy starts prompts in a step that preempts; no request resumes in it."""
         if not isinstance(self.scheduler, VllmV0):
             super().check_pressure(output)
         back = output.scheduled_cached_reqs.resumed_req_ids
@@ -102,7 +102,7 @@ class PolicyEngine(ShadowEngine):
             assert is_running == (expected.request in scheduler.running)
 
     def _check_result(self, request_id: str) -> None:
-        """T-STOP; and whoever was refused is longer than a limit that no step could lift."""
+        """T-STOP; and a refused request is longer than a limit that no step could lift."""
         request = self.expected[request_id].request
         config, manager = self.scheduler.scheduler_config, self.scheduler.kv_cache_manager
         reason = request.stop_reason

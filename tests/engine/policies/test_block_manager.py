@@ -276,10 +276,10 @@ def test_freeing_one_of_two_swapped_requests_keeps_what_they_share() -> None:
         (8, 20, AllocStatus.OK),
     ],
 )
-def test_allocation_leaves_the_watermark_to_those_who_run(
+def test_allocation_leaves_the_watermark_to_running_requests(
     held: int, num_tokens: int, status: AllocStatus
 ) -> None:
-    """9 blocks of 4, 2 of them kept free while anybody holds one."""
+    """9 blocks of 4, 2 of them kept free while a request holds one."""
     manager = make_manager(watermark=0.25)
     if held:
         start(manager, "h", held)

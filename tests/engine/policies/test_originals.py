@@ -58,7 +58,7 @@ AS_V0 = {
         ),
         {"step": 0, "scheduled": {"r0": 3}},
     ),
-    "who comes late and urgent preempts a step later": (
+    "a late urgent request preempts a step later": (
         trace(
             add_at(3, priority=1), add_at(3, 0.1, priority=1), STEP,
             add_at(3, 1.0, priority=0), STEP, STEP,
@@ -100,7 +100,7 @@ AS_V0 = {
         ),
         {"step": 1, "scheduled": {"r0": 1}, "free_blocks": 63},
     ),
-    "who comes back from the host stands in front": (
+    "a request that returns from the host stands in front": (
         trace(
             add_at(4, max_tokens=4), add_at(4, 0.1, max_tokens=20), add_at(4, 0.2, max_tokens=20),
             *[STEP] * 6, num_gpu_blocks=6, num_cpu_blocks=8, preemption_mode="swap", **CHUNKED,
@@ -160,7 +160,7 @@ OTHER_THAN_V0 = {
         {"step": 0, "scheduled": {"r0": 12, "r1": 12}, "free_blocks": 44},
         {"step": 0, "scheduled": {"r0": 12, "r1": 12}, "free_blocks": 47},
     ),
-    "hits of who waited": (
+    "hits of a request that waited": (
         trace(
             same(max_tokens=2), same(0.1, max_tokens=1), STEP, STEP, STEP, max_num_seqs=1, **CACHED
         ),
@@ -241,7 +241,7 @@ def test_a_full_hit_computes_its_last_block_again(name: str) -> None:
 
 
 def test_a_prompt_with_one_token_missing_after_hits_is_a_prompt() -> None:
-    """It joins those who run at their end, as it came, and so is preempted first."""
+    """It joins the running requests at their end, as it came, and so is preempted first."""
     scheduler = policy("vllm-v0")
     prompt = list(range(8))
     add(scheduler, make_request("a", prompt, max_tokens=1))

@@ -63,7 +63,7 @@ def test_the_first_that_does_not_fit_ends_the_pass(cls: type[Scheduler]) -> None
 
 
 @pytest.mark.parametrize("cls", PREFILL_FIRST)
-def test_rows_limit_those_who_run_not_only_the_batch(cls: type[Scheduler]) -> None:
+def test_max_num_seqs_limits_running_requests_not_only_the_batch(cls: type[Scheduler]) -> None:
     """In the originals ``max_num_seqs`` bounds a batch. After a few prompt steps more sequences
     run than may decode, and those at the tail starve with all of their blocks."""
     scheduler = make(cls, seqs=2)
@@ -158,7 +158,7 @@ class Gate(SchedulerExtension):
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
-def test_who_waits_for_something_else_is_passed_and_then_comes_first(name: str) -> None:
+def test_a_blocked_request_is_passed_and_then_comes_first(name: str) -> None:
     gate = Gate()
     cls = POLICIES[name]
     scheduler = cls(SchedulerConfig(32, 1, 32), CacheConfig(4, 21), [gate], b"root")
@@ -311,12 +311,12 @@ def test_the_same_work_takes_fewer_steps_from_policy_to_policy() -> None:
     assert steps["static"] > steps["minivllm"] >= steps["nano-vllm"] > steps["vllm-v1"]
 
 
-def test_whoever_fits_and_is_not_admitted_is_named() -> None:
-    """The budget is not to blame, and nobody is told to raise it."""
+def test_a_request_that_fits_and_is_not_admitted_is_named() -> None:
+    """The budget is not the cause, and the message does not advise to raise it."""
 
     class Idle(MinivLLM):
         def _admit_prompts(self, step: StepPlan) -> None:
-            """Nobody."""
+            """Admit no request."""
 
     scheduler = make(Idle, budget=8)
     add(scheduler, make_request("a", 8))

@@ -71,7 +71,7 @@ def run(llm: LLM, params: SamplingParams) -> tuple[list[list[int]], Counter[str]
 
 @cache
 def reference(drawn: bool) -> list[list[int]]:
-    """The tokens that vLLM V1's scheduler gives with room for everybody and no cache."""
+    """The tokens that vLLM V1's scheduler gives with room for all requests and no cache."""
     config = CONFIG | {"num_gpu_blocks": 256, "enable_prefix_caching": False}
     tokens, counts = run(LLM("storyteller", **config), DRAWN if drawn else GREEDY)
     assert counts["preempted"] == 0
@@ -100,7 +100,7 @@ def test_three_completions_of_a_prompt_are_the_same_forked_or_not(name: str) -> 
 
 
 def test_a_swapped_block_really_lies_on_the_host() -> None:
-    """Who corrupts it there changes the tokens of its request, and of nobody else."""
+    """Corrupting it there changes the tokens of its request, and of no other."""
     llm = LLM("storyteller", scheduler_cls=SUBJECTS["vllm-v0, swap"], **CONFIG)
     scheduler, kv_cache = llm.engine.core.scheduler, llm.engine.core.model_runner.kv_cache
     assert isinstance(scheduler, VllmV0)

@@ -285,8 +285,8 @@ def test_two_that_are_dropped_in_one_step_wait_in_the_order_of_their_age() -> No
     assert ids(scheduler.waiting) == ["b", "c"]
 
 
-def test_who_got_nothing_is_served_first_in_the_next_step() -> None:
-    """A budget of 2 for three requests: nobody is left out twice in a row."""
+def test_a_request_without_tokens_is_served_first_in_the_next_step() -> None:
+    """A budget of 2 for three requests: none is left out twice in a row."""
     scheduler = make_v0(budget=2)
     add(scheduler, *[make_request(name, 2) for name in "abc"])
     served = [list(step(scheduler).num_scheduled_tokens) for _ in range(6)]
@@ -299,7 +299,7 @@ def test_no_prompt_starts_before_the_delay_has_passed() -> None:
     now = 0.0
     scheduler.clock = lambda: now
     add(scheduler, make_request("a", 4, arrival=0.0))
-    assert step(scheduler).num_scheduled_tokens == {"a": 4}, "nobody runs: no delay"
+    assert step(scheduler).num_scheduled_tokens == {"a": 4}, "no request runs: no delay"
     now = 2.0
     add(scheduler, make_request("b", 4, arrival=1.5))
     assert step(scheduler).num_scheduled_tokens == {"a": 1}
@@ -318,7 +318,7 @@ def test_the_watermark_is_kept_at_admission_only() -> None:
     assert step(scheduler).num_scheduled_tokens == {"a": 28}, "3 are free, 2 are to be kept"
     idle = make_v0(blocks=10, watermark=0.2)
     add(idle, make_request("a", 39))
-    assert step(idle).num_scheduled_tokens == {"a": 39}, "there is nobody to keep them for"
+    assert step(idle).num_scheduled_tokens == {"a": 39}, "no running request may need them"
 
 
 def test_a_prompt_beyond_the_pool_is_ignored_and_the_next_one_runs() -> None:
@@ -373,7 +373,7 @@ def test_an_urgent_request_takes_as_many_places_as_it_needs_and_no_more() -> Non
     assert step(scheduler).num_scheduled_tokens == {"urgent": 14}
 
 
-def test_nobody_is_preempted_for_an_equal_or_for_nothing() -> None:
+def test_no_preemption_for_equal_priority_or_without_need() -> None:
     scheduler = make_v0(blocks=6, seqs=2, policy="priority")
     add(scheduler, *[make_request(name, 6, priority=2) for name in "ab"])
     step(scheduler)
@@ -636,7 +636,7 @@ def test_prompt_logprobs_need_the_prompt_computed_again() -> None:
 
 
 def test_the_prefix_cache_is_not_reset_while_requests_are_swapped() -> None:
-    """Nobody holds a device block, but the host holds KV of the old weights."""
+    """No request holds a device block, but the host holds KV of the old weights."""
     scheduler = make_v0(caching=True)
     swap_group(scheduler)
     assert not scheduler.running and not scheduler.reset_prefix_cache()

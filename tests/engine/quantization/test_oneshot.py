@@ -134,7 +134,7 @@ def test_gptq_with_dead_inputs() -> None:
     assert (stored[:, 5] == zero[:, 0]).all()
 
 
-def test_folding_changes_nothing_but_where_numbers_are() -> None:
+def test_folding_keeps_the_product() -> None:
     torch.manual_seed(0)
     x, norm, weight = torch.randn(5, 8), torch.rand(8), torch.randn(3, 8)
     expected = (x * norm) @ weight.T

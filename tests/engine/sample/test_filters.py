@@ -120,7 +120,7 @@ def test_check_protocol_and_command_line_follow_the_declaration() -> None:
 
 
 def test_a_narrow_filter_leaves_the_greedy_text() -> None:
-    """Nothing but the largest logit is within a thousandth of a deviation of itself."""
+    """Only the largest logit is within a thousandth of a deviation of itself."""
     llm = LLM(model="storyteller", dtype="float32", max_model_len=128, num_gpu_blocks=64)
     narrow = SamplingParams(top_n_sigma=1e-3, temperature=1.5, seed=3, max_tokens=12)
     greedy = SamplingParams(temperature=0, max_tokens=12)

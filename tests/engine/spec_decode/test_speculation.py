@@ -106,7 +106,7 @@ def test_the_text_is_the_same(method: str, configuration: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_whoever_has_no_token_left_ends_alone(method: str) -> None:
+def test_a_request_without_an_allowed_token_ends_alone(method: str) -> None:
     """At its first token, and at a later one, with drafts before it: the others do not notice."""
     llm = make(METHODS[method] | {"num_speculative_tokens": 3})
     yes = llm.get_tokenizer().encode("yes")

@@ -340,7 +340,7 @@ def test_compiled_grammars_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_grammar_takes_is_counted_whole() -> None:
-    """Of a long one the automata of its rules are the most, before anybody has walked them."""
+    """Of a long one the automata of its rules are the most, before they are walked."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

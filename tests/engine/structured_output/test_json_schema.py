@@ -119,7 +119,7 @@ def test_pydantic_models() -> None:
         colour: Colour | None = None
 
     class Owner(pydantic.BaseModel):
-        """Somebody with animals."""
+        """A person with animals."""
 
         name: str = pydantic.Field(min_length=1, max_length=20)
         animals: list[Cat | Dog] = pydantic.Field(max_length=3)

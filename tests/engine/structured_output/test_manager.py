@@ -107,7 +107,7 @@ class Slow(NativeBackend):
 
 def test_small_grammars_pass_large_ones(manager: StructuredOutputManager) -> None:
     """Not the large one, nor its twin, nor another one behind it is in the way; and one that
-    nobody waits for any more is not begun."""
+    no request waits for any more is not begun."""
     may = threading.Event()
     manager._backends["native"] = Slow(may)
     large = [begin(manager, f"large {n}", regex) for n, regex in enumerate(("x", "x", "xx", "xxx"))]
@@ -243,7 +243,7 @@ def test_ends_against_other_rules(manager: StructuredOutputManager) -> None:
     assert letters(manager.grammar_bitmask({"d": own}, ["d"], {})[0]) == "b.", "b stops, as text"
 
 
-def test_a_row_is_made_once_for_all_who_say_the_same_about_ends(
+def test_requests_with_the_same_end_tokens_share_one_row(
     manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill, filled = NativeGrammar.fill_bitmask, []

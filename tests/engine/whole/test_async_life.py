@@ -85,7 +85,7 @@ def test_engine_after_engine_in_one_loop(
 
 
 @pytest.mark.parametrize("engines", [1, 2])
-def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(
+def test_a_shutdown_in_a_thread_serves_running_requests_to_their_end(
     engines: int, brake: Brake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_client, "LAST_OUTPUTS_SECONDS", PATIENCE)
@@ -104,8 +104,10 @@ def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool, brake: Brake) -> None:
-    """Whom the engine could still tell that it aborted them, it has; the others get an error."""
+def test_a_shutdown_answers_running_requests_and_pending_calls(
+    in_thread: bool, brake: Brake
+) -> None:
+    """The engine tells what it can still reach that it was aborted; the rest get an error."""
 
     async def main() -> None:
         engine = start(scheduler=PACED)
@@ -128,7 +130,7 @@ def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool, br
 
 
 def test_a_loop_may_be_closed_before_the_engine() -> None:
-    """Nobody is left who could be told; and another loop may have read before."""
+    """No reader is left to be told; and another loop may have read before."""
     engine = start()
     assert asyncio.run(stream(engine)) == (4, "length")
     loop = asyncio.new_event_loop()
@@ -140,8 +142,8 @@ def test_a_loop_may_be_closed_before_the_engine() -> None:
     assert engine.errored
 
 
-def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time(brake: Brake) -> None:
-    """Nobody goes on any more, so there is nothing that the time could be for."""
+def test_a_shutdown_answers_held_requests_without_waiting(brake: Brake) -> None:
+    """Held requests would not finish in the time of the shutdown either."""
 
     async def main() -> None:
         engine = start(scheduler=PACED)

@@ -1,8 +1,8 @@
 """Chaos: a state machine does to the engine what users do, in any order, with every feature.
 
 It adds, aborts, steps, streams, resets, reuses ids, asks for nonsense, makes forward passes fail,
-and strikes with Ctrl-C at random lines. After each move everything must agree; and whoever was
-neither aborted nor failed tells, in the end, the story that it tells alone.
+and strikes with Ctrl-C at random lines. After each move everything must agree; and a request
+that was neither aborted nor failed gives, in the end, the tokens that it gives alone.
 
 A new feature is one more entry in :data:`FEATURES`.
 """
@@ -81,7 +81,7 @@ class Feature:
 
     Attributes:
         options: of the engine, beside those in :func:`make_engine`.
-        alone: options of the engine that tells what a request says when nobody disturbs it.
+        alone: options of the engine that gives a request's tokens when it runs alone.
         params: further sampling parameters; requests draw from these and the common ones.
         greedy_only: seeded requests tell another story than without the feature.
         adapters: names of bundled ones; requests draw from these and none.
@@ -151,7 +151,7 @@ IN_PROCESSES = [
     Feature("two shards", TIGHT | {"tensor_parallel_size": 2}),
     Feature("two stages", TIGHT | {"pipeline_parallel_size": 2}),
 ]
-"""Workers that nobody reaches into: what fails there is the engine's end, so nothing does."""
+"""Workers that tests do not reach into: a failure there ends the engine, so none is made."""
 
 
 def make_engine(options: dict[str, Any]) -> LLM:
@@ -204,7 +204,7 @@ def story(output: RequestOutput) -> list[Any]:
 
 @functools.cache
 def story_alone(feature: Feature, spec: Spec) -> list[Any]:
-    """What a request tells when nobody disturbs it."""
+    """What a request gives when it runs alone."""
     params = spec.sampling_params(feature)
     llm = engine_alone(feature)
     outputs = llm.generate(
@@ -436,8 +436,8 @@ class Chaos(RuleBasedStateMachine):
             assert output.finished and story(output) == story_alone(self.feature, spec)
         assert all(output.finished for output in self.disturbed)
         core, processor = self.engine.core, self.engine.output_processor
-        # The worker has yet to hear of the last who finished, and what came for one who has left
-        # since, at a step that Ctrl-C struck, is taken in by the next.
+        # The worker has yet to hear of the last request that finished; what came for a request
+        # that has ended since, at a step that Ctrl-C struck, is taken in by the next.
         while core.has_requests() or processor.inbox:
             self.engine.step()
         assert not core.scheduler.requests and core.scheduler.kv_cache_manager.usage == 0

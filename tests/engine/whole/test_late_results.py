@@ -109,7 +109,7 @@ def test_two_plans_are_on_their_way(in_time: LLM, late: LLM) -> None:
 def test_a_row_that_fails_ends_its_request_only(
     in_time: LLM, late: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step that was fed on it fails as well; nobody hears of that one."""
+    """The step that was fed on it fails as well; that one is not reported."""
     expected = story(in_time, {"temperature": 0, "ignore_eos": True})
     model = late.engine.core.model
     compute, calls = model.compute_logits, []

@@ -105,7 +105,7 @@ MANY = SamplingParams(n=3, seed=1, max_tokens=6, ignore_eos=True)
 def test_an_id_in_use_is_refused_and_leaves_no_ghost(
     first: str, second: str, engine: LLMEngine
 ) -> None:
-    """With several completions, ids of the children count, and nobody inherits the others."""
+    """With several completions, ids of the children count, and no request inherits the others."""
     in_use = engine.submit(first, "Once", MANY if first == "r" else GREEDY)
     engine.step()
     before = list(engine.core.scheduler.requests)
@@ -374,7 +374,7 @@ def lines_of(run: Callable[[], Any]) -> int:
 
 
 def assert_undone(engine: LLMEngine, step: int, stride: int) -> None:
-    """Strike at every ``stride``-th line of a step; everybody goes on and tells the same story."""
+    """Interrupt every ``stride``-th line of a step; all requests go on and give the same tokens."""
     expected = expected_of(engine)
     reset(engine)
     add_all(engine)
@@ -398,7 +398,7 @@ def assert_undone(engine: LLMEngine, step: int, stride: int) -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 2, 8, 20])
 def test_an_interrupted_step_is_undone(step: int, engine: LLMEngine) -> None:
-    """The first steps admit; at the 8th everybody decodes; at the 20th some have just ended."""
+    """The first steps admit; at the 8th all decode; at the 20th some have just ended."""
     assert_undone(engine, step, stride=61)
 
 
@@ -409,7 +409,7 @@ def test_an_interrupted_step_is_undone_at_every_line(step: int, engine: LLMEngin
 
 
 def test_interrupted_schedule_publishes_nothing(llm: LLM) -> None:
-    """What nobody has computed, nobody finds."""
+    """A block that was not computed is not found."""
     engine = llm.engine
     alone = generate(llm, PREFIX + [5], GREEDY).outputs[0].text
     for at in range(1, 400, 7):
@@ -459,7 +459,7 @@ def test_interrupted_abort_leaves_no_ghost(engine: LLMEngine) -> None:
         assert_clean(engine)
 
 
-def test_interrupted_generate_leaves_nothing_and_harms_nobody(llm: LLM) -> None:
+def test_an_interrupted_generate_leaves_nothing_and_harms_no_request(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     alone = generate(llm, "Once upon a time", params).outputs[0].token_ids
     few = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)

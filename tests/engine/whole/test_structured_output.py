@@ -249,7 +249,7 @@ def test_length_cuts_a_prefix(llm: LLM) -> None:
 
 
 # ---------------------------------------------------------------- mistakes and waiting
-def test_one_bad_constraint_takes_nobody_down(llm: LLM) -> None:
+def test_a_bad_constraint_fails_only_its_own_request(llm: LLM) -> None:
     bad = [
         params(regex="(a"), params(regex=".*a.{18}"), params(json="[1]"), params(json={"not": {}}),
         params(grammar="root ::= root"), params(json={"$ref": "#"}), params(regex="a^b"),
@@ -270,7 +270,9 @@ def test_without_a_tokenizer_a_constraint_is_refused() -> None:
         llm.generate([[5, 6]], params(regex="a"), use_tqdm=False)
 
 
-def test_nobody_waits_for_anothers_grammar(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_waits_for_the_grammar_of_another(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on, core = threading.Event(), llm.engine.core
     compile_grammar = NativeBackend.compile_grammar
 

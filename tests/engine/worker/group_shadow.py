@@ -1,4 +1,4 @@
-"""Shadow memory: what the layers of every group would read, checked against who wrote it there.
+"""Shadow memory: what the layers of every group would read, checked against which request wrote it.
 
 Random traces of several groups (profile "hybrid") run through the scheduler, and each plan through
 the worker's own tables. In place of numbers a slot of a block holds *whose* they are: the group,

@@ -111,7 +111,7 @@ def test_bug_nano_vllm_every_batch_size_has_a_bucket() -> None:
 
 
 def test_bug_mini_sglang_0e5f1e7_padding_reads_nothing(graphs: DecodeGraphs) -> None:
-    """Memory that nobody has written is NaN here, and so is the sum of who reads it."""
+    """Memory that was not written is NaN here, and so is a sum that reads it."""
     toy = graphs.forward
     toy.cache.fill_(float("nan"))
     graphs.replay(*decode([1, 2, 3, 4], [1] * 4, [[1], [2], [3], [4]]))

@@ -42,7 +42,7 @@ def worker() -> Iterator[Worker]:
     llm.shutdown()
 
 
-def test_a_worker_lets_go_of_all_though_somebody_holds_it(
+def test_a_worker_frees_its_memory_though_it_is_still_referenced(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Platform] = []

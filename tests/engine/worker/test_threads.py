@@ -1,4 +1,4 @@
-"""How many threads a step runs on; how long it takes is nobody's business here."""
+"""How many threads a step runs on; how long it takes is not checked here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_narrow_model_splits_only_large_steps() -> None:
 
 def test_many_requests_of_a_narrow_model_leave_a_core_to_the_front_end() -> None:
     narrow, wide, given = StepThreads(None, 128), StepThreads(None, 1024), StepThreads(3, 128)
-    assert counts(narrow, 512, num_requests=16) == [4]  # nobody has asked for it
+    assert counts(narrow, 512, num_requests=16) == [4]  # leaves_a_core is not set
     for chosen in (narrow, wide, given):
         chosen.leaves_a_core = True
     assert counts(narrow, 16, 512, num_requests=16) == [1, 3]
@@ -59,7 +59,7 @@ def test_many_requests_of_a_narrow_model_leave_a_core_to_the_front_end() -> None
 
 def test_a_number_that_was_given_counts() -> None:
     assert counts(StepThreads(3, 128), 1, 2048) == [3, 3]
-    torch.set_num_threads(2)  # by somebody else
+    torch.set_num_threads(2)  # by another library
     assert counts(StepThreads(None, 1024), 1) == [2]
 
 

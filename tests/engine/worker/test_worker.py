@@ -161,7 +161,7 @@ def test_available_memory_is_measured() -> None:
 
 
 def test_bug_minivllm_72dd681_a_step_without_tokens() -> None:
-    """A plan that only tells who has finished runs no model, and the batch forgets them."""
+    """A plan that only names finished requests runs no model, and the batch forgets them."""
     from mini_vllm.worker.model_runner import ModelRunner
 
     def plan(new: list[NewRequestData], finished: set[str]) -> SchedulerOutput:
