@@ -220,7 +220,7 @@ def test_the_mouse_moves_scrubs_and_tells_numbers(page: Browser) -> None:
     assert "12 tokens came from the prefix cache" in tip
 
 
-def test_a_block_under_the_pointer_says_who_holds_it(page: Browser) -> None:
+def test_a_block_under_the_pointer_names_the_request_that_holds_it(page: Browser) -> None:
     page.evaluate("inspector.player.go(36)")
     page.evaluate(PAINTED)
     said = page.evaluate("""(() => { const { pool } = inspector.panels[0];

@@ -58,7 +58,7 @@ def test_every_test_that_the_notes_name_exists() -> None:
         assert f"def {name}(" in text, f"there is no {name} in tests/engine/{file}"
 
 
-def test_vllm_counts_an_image_that_nobody_encoded() -> None:
+def test_vllm_counts_an_image_that_was_not_encoded() -> None:
     difference = named("encoder-refund")
     ours, theirs = (
         [line["encode"] for line in a.lines] for a in (difference.ours, difference.theirs)

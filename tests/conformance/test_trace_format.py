@@ -151,7 +151,7 @@ def test_an_abort_shows_in_the_next_step_and_only_if_it_ended_something() -> Non
     assert lines[1]["scheduled"] == {} and lines[1]["free_blocks"] == 1023
 
 
-def test_drain_stops_when_nobody_is_left_or_at_its_limit() -> None:
+def test_drain_stops_without_requests_or_at_its_limit() -> None:
     add = {"op": "add", "id": "r0", "prompt": [1], "max_tokens": 4}
     assert len(run(add, {"op": "drain"})) == 4
     assert len(run(add, {"op": "drain", "max": 3})) == 3

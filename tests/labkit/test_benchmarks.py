@@ -1,4 +1,4 @@
-"""The benchmarks: an engine that is too slow spoils nobody's round."""
+"""The benchmarks: an engine that is too slow does not spoil the rounds of the others."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_what_the_system_refuses_is_a_sentence_whichever_command_it_was(
 def test_an_environment_that_is_closed_is_a_sentence_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a .venv that root has made for somebody else."""
+    """As a .venv that root has made for another user."""
 
     def closed(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", ".venv/bin/python")
@@ -186,7 +186,7 @@ def test_clean_removes_caches_and_leaves_labs_alone(
 
 
 def test_an_interrupt_while_a_command_is_imported_is_one_line(tmp_path: Path) -> None:
-    """A third of a second, in which somebody who has mistyped a number presses Ctrl-C."""
+    """It takes a third of a second, in which Ctrl-C may be pressed."""
     (tmp_path / "difflib.py").write_text("raise KeyboardInterrupt\n")
     words = [sys.executable, "-m", "labkit", "lab", "02"]
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}

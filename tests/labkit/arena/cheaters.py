@@ -70,7 +70,7 @@ class EndsEarly(Scheduler):
 
 
 class Aborts(Scheduler):
-    """Gets rid of whoever waits."""
+    """Aborts waiting requests."""
 
     def schedule(self) -> SchedulerOutput:
         for request in list(self.waiting)[3:]:
@@ -119,7 +119,7 @@ class Dies(Scheduler):
 
 
 class Prints(Scheduler):
-    """Talks a lot, which nobody takes for an answer."""
+    """Prints a lot, which must not be taken for an answer."""
 
     def schedule(self) -> SchedulerOutput:
         print('{"run": {}}')

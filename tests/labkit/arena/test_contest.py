@@ -1,4 +1,4 @@
-"""A contest: policies from files run in a child, and who breaks a rule is out."""
+"""A contest: policies from files run in a child, and one that breaks a rule is disqualified."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_what_a_policy_prints_is_not_taken_for_an_answer(match: Match) -> None:
         ("Dies", "ended its process with code 7"),
     ],
 )
-def test_who_breaks_down_is_out_with_the_reason(match: Match, name: str, why: str) -> None:
+def test_a_policy_that_fails_is_disqualified_with_the_reason(
+    match: Match, name: str, why: str
+) -> None:
     outcome = play(from_file(match, name))
     assert outcome.figures is None and outcome.run is None
     assert outcome.disqualified is not None

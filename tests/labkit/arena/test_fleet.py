@@ -77,7 +77,7 @@ def test_what_is_in_the_cache_is_not_computed() -> None:
     assert found[1][1] == pytest.approx(100 + 3 + 0.5 + 10 + 1.25)
 
 
-def test_a_local_prompt_stalls_those_who_make_tokens() -> None:
+def test_a_local_prompt_stalls_decoding_requests() -> None:
     """Steps of 1.25 s, and one that also computes 8 tokens for 6 s."""
     alone = run(Local, ask(0.0, 1, 8, 9))
     beside = run(Local, ask(0.0, 1, 8, 9), ask(8.0, 101, 8, 1))
@@ -86,7 +86,7 @@ def test_a_local_prompt_stalls_those_who_make_tokens() -> None:
 
 @pytest.mark.parametrize("policy", FLEET_POLICIES.values())
 @pytest.mark.parametrize("machines", [(8, None), (8, 0), (1, 0), (40, None)])
-def test_everybody_is_served_and_it_repeats(
+def test_every_request_is_served_and_runs_repeat(
     policy: type[FleetPolicy], machines: tuple[int, int | None]
 ) -> None:
     for name in TRACES:

@@ -1,4 +1,4 @@
-"""Measuring the real engine: the loads are those of its plans, and measuring disturbs nobody."""
+"""Measuring the real engine: the loads are those of its plans, and measuring changes no result."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_one_request_takes_its_prompt_and_its_tokens() -> None:
     assert run.computed_tokens == 12 and run.recomputed_tokens == 0
 
 
-def test_whoever_arrives_during_a_step_joins_the_next() -> None:
+def test_a_request_that_arrives_during_a_step_joins_the_next() -> None:
     """b comes at 0.5, while a's prompt runs until 2; then a decodes beside b's prompt."""
     run = play([arrival(0.0, 10, 3), arrival(0.5, 20, 2)])
     a, b = sorted(run.served, key=lambda s: s.number)
@@ -32,7 +32,7 @@ def test_whoever_arrives_during_a_step_joins_the_next() -> None:
     assert a.finished == b.finished == pytest.approx(5.5 + 1 + 2 * 0.5)
 
 
-def test_with_nobody_there_time_passes_until_the_next_arrival() -> None:
+def test_without_requests_time_passes_until_the_next_arrival() -> None:
     run = play([arrival(0.0, 10, 1), arrival(100.0, 10, 1)])
     assert [s.finished for s in run.served] == pytest.approx([2.0, 102.0])
     assert run.steps == 2
@@ -82,7 +82,7 @@ def test_the_referee_changes_no_figure() -> None:
     assert runs[0] == runs[1]
 
 
-def test_everybody_is_told_off_once() -> None:
+def test_each_served_request_ticks_once() -> None:
     seen: list[int] = []
     arrivals = [arrival(0.1 * i, 5, 4) for i in range(1, 20)]
     run = simulate(Scheduler, world(), arrivals, ROUND, tick=lambda: seen.append(1))

@@ -33,7 +33,7 @@ def world(
 
 
 def arrival(time: float, prompt_len: int, max_tokens: int, start: int = 0) -> Arrival:
-    """A request whose prompt is `start + 1, start + 2, ...`; by default nobody shares it."""
+    """A request whose prompt is `start + 1, start + 2, ...`; by default no other has it."""
     first = start or int(1000 * time) * 1000
     return Arrival(time, (range(first + 1, first + 1 + prompt_len),), max_tokens)
 

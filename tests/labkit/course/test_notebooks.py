@@ -30,7 +30,7 @@ EACH = [FIRST, *(pytest.param(slug, marks=pytest.mark.slow) for slug in OTHERS)]
 
 @pytest.fixture(autouse=True)
 def _the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel must not depend on what somebody wrote in labs/."""
+    """The kernel must not depend on the files in labs/."""
     monkeypatch.setenv("LAB", "reference")
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
@@ -52,7 +52,7 @@ def test_a_students_notebook_stops_at_the_first_open_answer(slug: str) -> None:
 
 
 def test_a_plot_whose_values_are_not_made_yet_is_one_line_and_no_picture() -> None:
-    """Whoever runs on below an open answer meets neither a traceback nor empty axes."""
+    """A run below an open answer shows neither a traceback nor empty axes."""
     phase = COURSE.phase("01")
     text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved=False)
     node = nbformat.reads(text, as_version=4)
@@ -224,7 +224,7 @@ def test_what_a_learners_function_raises_is_told_with_its_own_line(
 
 
 def test_an_experiment_waits_for_its_prediction(tmp_path: Path) -> None:
-    """`Run All` would show what is to be guessed, before anybody has guessed it."""
+    """`Run All` would show what is to be guessed, before it is guessed."""
     phase = make_course(tmp_path).phase("00")
     open_guess, shows = (
         'guess = predict("P1", ..., "How many?")',
@@ -301,8 +301,8 @@ def test_an_uploaded_zip_is_unpacked(tmp_path: Path) -> None:
 def test_the_address_of_the_metadata_is_cloned(tmp_path: Path) -> None:
     origin = a_course(tmp_path / "origin")
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "course"]):
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", *who, *words], cwd=origin, check=True)
+        author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *author, *words], cwd=origin, check=True)
     here = tmp_path / "content"
     starts_from(first_cell(here, origin.as_uri()), here / "mini-vllm")
 

@@ -1,4 +1,4 @@
-"""Skeletons: bodies go, everything else stays; sync never overwrites what somebody wrote."""
+"""Skeletons: bodies go, everything else stays; sync never overwrites a learner's work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labs that somebody solved before the engine had room for phases 08 to 15 are still good today.
+"""Labs that were solved before the engine had room for phases 08 to 15 are still good today.
 
 `tests/corpora/solved.tar.xz` holds, as of commit 8349a6d, the skeletons of phases 00 to 07 and the
 same files solved. A newer course comes (`make update`): the solutions stay, all else becomes new.

@@ -27,7 +27,7 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
 
 
-def be_somebody(folder: Path) -> None:
+def set_author(folder: Path) -> None:
     git(folder, "config", "user.name", "t")
     git(folder, "config", "user.email", "t@t")
 
@@ -60,11 +60,11 @@ def clone(tmp_path: Path) -> Clone:
     make_course(origin)
     write(origin, ".gitignore", ".labkit/\n")
     git(origin, "init", "-q", "-b", "main")
-    be_somebody(origin)
+    set_author(origin)
     git(origin, "add", ".")
     git(origin, "commit", "-qm", "one")
     git(tmp_path, "clone", "-q", "origin", "mine")
-    be_somebody(mine)
+    set_author(mine)
     return Clone(origin, Course(mine))
 
 
@@ -254,7 +254,7 @@ def test_a_copy_without_git_is_told_to_clone(clone: Clone) -> None:
 
 
 def test_a_copy_inside_another_repository_is_told_to_clone(clone: Clone) -> None:
-    """As a course that lies in the folder of somebody's homework."""
+    """As a course that lies in a folder of homework, itself a repository."""
     shutil.rmtree(clone.mine.root / ".git")
     outer = clone.mine.root.parent
     git(outer, "init", "-q")

@@ -1,4 +1,4 @@
-"""A class: one broken submission stops nobody, and a second run does only what is left."""
+"""A class: one broken submission stops no other, and a second run does only what is left."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_grader_that_dies_is_an_error_of_the_grader(
 
 
 def test_the_summary_names_whose_every_function_is_the_references(job: Job) -> None:
-    """In a class nearly everybody writes one short function as the reference does."""
+    """In a class nearly all learners write one short function as the reference does."""
     one = Flag("same as the reference", "request.py: f")
     holes = sum(len(PHASE.holes(module)) for module in PHASE.modules)
     flags = {"ada": holes * [one], "bob": [one], "cid": [one], "dan": []}
@@ -277,7 +277,7 @@ def test_two_graders_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_what_a_killed_run_has_put_aside_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sandboxes of 5 MB each: whoever is killed cannot remove them."""
+    """Sandboxes of 5 MB each: a process that is killed cannot remove them."""
     pytest.importorskip("fcntl")
     aside, out = tmp_path / "tmp", tmp_path / "out"
     aside.mkdir()

@@ -97,7 +97,7 @@ def test_a_skeleton_gets_none_and_hears_why(
     grade.show(phase, judged, reveal=False)
     sealed = capsys.readouterr().out
     assert sealed.count("(a TODO is still open)") == 5 and "✗" not in sealed
-    assert "hint:" not in sealed, "nobody has failed at what is not written"
+    assert "hint:" not in sealed, "a task that is not written has not failed"
     assert "71717" not in sealed and "RequestStatus" not in sealed, "no seed, no inputs"
 
     grade.show(phase, judged, reveal=True)
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_imported_is_named(phase: Phase, tmp_path: Path) -
     )
 
 
-def test_a_machine_without_isolation_says_so_and_flags_nobody(
+def test_a_machine_without_isolation_says_so_and_sets_no_flag(
     phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """As on a runner whose user may neither make namespaces nor change its uid."""
@@ -324,7 +324,7 @@ def test_a_name_that_others_import_is_missed_in_the_file_that_lacks_it(tmp_path:
 
 
 @pytest.mark.slow
-def test_nobody_gains_by_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_imported_gains_no_points(tmp_path: Path) -> None:
     """Neither the tasks of that file, nor those of one that is wrong itself, nor by a file that
     can be imported where it is tried alone."""
     phase = course().phase("03")
@@ -346,7 +346,7 @@ def test_nobody_gains_by_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
 def test_files_that_import_a_broken_one_run_beside_the_references(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who hands in nothing that Python reads gets nothing, whatever the reference would."""
+    """A submission that Python cannot read gets no points, whatever the reference would."""
     phase = course().phase("02")
     asked: list[tuple[set[str], list[str]]] = []
 
@@ -368,7 +368,7 @@ def test_files_that_import_a_broken_one_run_beside_the_references(
     assert (asked, graded.earned, graded.isolation) == ([], 0, "none")
 
 
-def test_a_file_that_nobody_looked_for_is_not_the_references(phase: Phase, tmp_path: Path) -> None:
+def test_a_missing_file_is_not_the_references(phase: Phase, tmp_path: Path) -> None:
     refused = dict.fromkeys(phase.modules, taken.Problem("missing file", "request.py is a link"))
     graded = grade.grade_files(phase, {}, seed=1, isolate="plain", refused=refused)
     assert (graded.problem, graded.earned) == ("request.py is a link", 0)

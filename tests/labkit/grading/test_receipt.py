@@ -1,4 +1,4 @@
-"""A receipt: what it says, who can check it, and what it refuses."""
+"""A receipt: what it says, how it is checked, and what it refuses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_checkout_that_is_not_its_commit_signs_nothing(tmp_path: Path) -> None
 
 
 @needs_ssh
-def test_anybody_can_check_it_and_a_change_is_seen(
+def test_a_receipt_is_checked_with_the_public_key_and_a_change_is_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receipt, "refuse_what_is_not_committed", lambda root: None)

@@ -117,7 +117,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
         result.load(path)
 
 
-def test_a_file_that_nobody_has_written_is_named_at_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_a_result_is_refused_at_once(tmp_path: Path) -> None:
     """A pipe would be waited for, 20 GB would be read, and a deep list ends the parser."""
     pipe, huge, deep = (tmp_path / f"{name}.json" for name in ("pipe", "huge", "deep"))
     os.mkfifo(pipe)

@@ -57,7 +57,7 @@ def test_nothing_hidden_is_in_the_tree(tree: Path, folder: str) -> None:
 
 
 def test_of_the_tests_only_the_chosen_are_there(tree: Path) -> None:
-    """Also after somebody has added a folder."""
+    """Also after a folder was added."""
     assert {path.name for path in (tree / "tests").iterdir()} == SHOWN_TESTS
     corpora = {path.name for path in (tree / "tests" / "corpora").iterdir()}
     assert corpora == {"mutants", "upstream_bugs"}

@@ -55,7 +55,7 @@ class Witness(ReferenceSubject):
         return line
 
     def _sample(self, planned: dict[str, Any], drafts: Any) -> dict[str, list[int]]:
-        """Between plan and update: who has output, and nothing but its newest token to compute?"""
+        """Between plan and update: which requests have only their newest token to compute?"""
         self.decoding.append(
             {
                 i

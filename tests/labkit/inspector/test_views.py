@@ -71,7 +71,7 @@ def test_the_page_is_one_file_that_fetches_nothing(run: Run) -> None:
 
 
 def test_names_cannot_leave_their_place(run: Run, lines: list[dict[str, Any]]) -> None:
-    """Ids and file names are anybody's text."""
+    """Ids and file names may be any text."""
     evil = "</script><script>alert(1)</script>"
     changed = json.loads(json.dumps(lines).replace('"a"', json.dumps(evil)))
     page = Page(build_page([replace(run, lines=changed, name=evil)], evil))
@@ -94,7 +94,7 @@ def test_preemptions_keep_their_order(run: Run) -> None:
     assert packed["preempted"] == [[3, [1, 0]]]
 
 
-def test_a_queue_changes_by_those_who_leave_and_come() -> None:
+def test_a_queue_changes_by_requests_that_leave_and_come() -> None:
     assert queue_change([1, 2, 3], [2, 3, 4]) == ([1], [[2, 4]])
     assert queue_change([1, 2], [3, 1, 2]) == ([], [[0, 3]])
     assert queue_change([1, 2, 3], [3, 1]) == ([1, 2, 3], [[0, 3], [1, 1]]), "they swap places"

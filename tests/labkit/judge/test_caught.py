@@ -32,7 +32,7 @@ class Learner:
 
     def refuse(self) -> None:
         if not self.__dict__:
-            raise ValueError("a name that nobody has")
+            raise ValueError("an unknown name")
 
     def handle(self) -> int:
         try:
@@ -90,7 +90,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_exception_that_somebody_catches_has_its_line(name: str) -> None:
+def test_a_caught_exception_has_its_line(name: str) -> None:
     run, error, function = CASES[name]
     with caught.watching({__file__}) as found:
         run()

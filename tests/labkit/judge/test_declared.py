@@ -21,15 +21,15 @@ GIVEN = "def parts(n):\n    yield 1\n"
     ],
     ids=["a value is lost", "it only ends", "of a function inside", "no generator"],
 )
-def test_a_value_that_a_generator_returns_reaches_nobody(mine: str, line: int) -> None:
-    """And nothing says so: whoever iterates gets fewer of them, or none."""
+def test_a_value_that_a_generator_returns_is_reported(mine: str, line: int) -> None:
+    """Python does not: a loop over the generator gets fewer values, or none."""
     nodes = [ast.parse(text).body[0] for text in (mine, GIVEN)]
     said = list(declared._differences("parts", *nodes))  # type: ignore[arg-type]
     assert [f"line {line} " in sentence for sentence in said] == ([True] if line else [])
 
 
 @pytest.mark.parametrize(("promised", "wrong"), [("list[int]", True), ("Iterator[int]", False)])
-def test_who_promises_one_after_the_other_may_be_a_generator(promised: str, wrong: bool) -> None:
+def test_a_function_that_returns_an_iterator_may_be_a_generator(promised: str, wrong: bool) -> None:
     texts = (f"def each(n) -> {promised}:\n    {line}\n" for line in ("yield n", "return f(n)"))
     nodes = [ast.parse(text).body[0] for text in texts]
     said = list(declared._differences("each", *nodes))  # type: ignore[arg-type]

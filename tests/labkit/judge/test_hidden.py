@@ -126,7 +126,7 @@ def test_an_import_that_fails_is_waited_for_once(
 
 
 @pytest.mark.parametrize("trap", ["while True:\n    pass\n", SPINNING], ids=["loop", "threads"])
-def test_who_imports_a_file_that_never_ends_is_told_at_once(
+def test_an_import_of_a_file_that_never_ends_fails_at_once(
     monkeypatch: pytest.MonkeyPatch, trap: str
 ) -> None:
     """One of the phase's files imports the other, which is waited for once."""

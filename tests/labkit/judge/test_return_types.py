@@ -189,7 +189,7 @@ def test_a_promise_is_said_as_the_signature_writes_it(promise: Any, said: str) -
     ("value", "said"),
     [("", "''"), (" a", "' a'"), ("a\n", "'a\\n'"), ("a b", "a b"), ([""], [""]), (0, 0)],
 )
-def test_a_text_that_nobody_would_see_is_shown_in_quotes(value: Any, said: Any) -> None:
+def test_an_invisible_text_is_shown_in_quotes(value: Any, said: Any) -> None:
     assert pytest_report._visible(value) == said
 
 
@@ -207,7 +207,7 @@ def test_of_a_printed_traceback_the_lines_of_the_learner_stay() -> None:
         "    sending.wait()\n"
         '  File "/python/threading.py", line 9, in wait\n'
         "    raise TimeoutError\n"
-        "TimeoutError: everybody waits\n"
+        "TimeoutError: all wait\n"
     )
     assert pytest_report._own_frames(printed, {"/labs/ring.py"}).splitlines() == [
         "rank 1 is here",
@@ -215,7 +215,7 @@ def test_of_a_printed_traceback_the_lines_of_the_learner_stay() -> None:
         "Traceback (most recent call last):",
         '  File "/labs/ring.py", line 61, in ring',
         "    sending.wait()",
-        "TimeoutError: everybody waits",
+        "TimeoutError: all wait",
     ]
 
 

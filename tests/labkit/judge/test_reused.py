@@ -66,7 +66,7 @@ def test_nothing_runs_again_if_nothing_has_changed(toy: Course) -> None:
     ],
     ids=["thread", "atexit", "finalizer"],
 )
-def test_nobody_waits_for_what_is_left_behind_at_the_end(
+def test_threads_left_behind_do_not_delay_the_end(
     toy: Course, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests have passed, and the process would never end."""
@@ -288,5 +288,5 @@ def test_a_long_chain_is_judged_and_runs_again_with_any_change(toy: Course, leng
     assert "public 5/5" in screen(toy)
     assert list(kept(toy).tasks) == ["00.1", "00.2"]
     edit(toy, "return max(smallest, 0)", "return smallest")
-    assert kept(toy).tasks == {}, "nobody could see what its tests entered"
+    assert kept(toy).tasks == {}, "what its tests entered is unknown"
     assert "✗ 00.1" in screen(toy)

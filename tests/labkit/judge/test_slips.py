@@ -1,4 +1,4 @@
-"""What Python takes and hardly anybody means, told beside a test that has failed."""
+"""Code that Python accepts and that is hardly ever meant, told beside a test that has failed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Queue:
         ("self.without(gone)", ""),
     ],
 )
-def test_an_attribute_of_another_kind_is_the_fault_of_who_made_it(made: str, kind: str) -> None:
+def test_an_attribute_of_another_type_is_reported_where_it_is_set(made: str, kind: str) -> None:
     """The next method fails with "'list' object has no attribute 'popleft'", in a sound line."""
     slips = found_in(QUEUE.format(made), "Queue.keep")
     said = f"line 6 makes a {kind} of `self.items`, which is a deque in `__init__`"

@@ -108,7 +108,7 @@ def test_the_hint_speaks_of_the_function_that_the_next_step_names(toy: Course) -
 
 
 def test_what_fails_comes_before_what_is_open(toy: Course) -> None:
-    """Whoever writes the second task first is led to its fault, and not back to the first."""
+    """A learner with the second task first is led to its fault, and not back to the first."""
     solve(toy, "Fifo.head", "Fifo.drain")
     rewrite(toy, "Fifo.head", "return self.items[-1]")
     says(screen(toy)[0], "○ 00.1", "✗ 00.2", "next: edit labs/00-toy/fifo.py:", "(Fifo.head)")
@@ -210,7 +210,7 @@ def test_a_slip_is_told_and_led_to(toy: Course) -> None:
 
 
 @pytest.mark.parametrize("refuses", ["assert 0, self.items", "raise ValueError(self.items)"])
-def test_who_refuses_is_not_who_was_wrong(toy: Course, refuses: str) -> None:
+def test_a_raise_points_to_the_caller(toy: Course, refuses: str) -> None:
     """An `assert` says what its caller got wrong, as a `raise` does."""
     phase, exercise = task_of(toy)
     solve(toy)

@@ -306,7 +306,7 @@ def numbers_read(spec: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("spec", sorted(set(SPECS) - {"store_kv"}))
 def test_bfloat16_holds_numbers_that_float16_does_not(spec: str) -> None:
-    """Who goes by way of float16 is more exact, as long as all numbers are of the size of 1."""
+    """Float16 in between is more exact, as long as all numbers are of the size of 1."""
     lost: dict[str, bool] = {name: True for name in BOUNDED.get(spec, ())}
     for name, value in numbers_read(spec):
         if value.dtype == torch.bfloat16:
@@ -432,7 +432,7 @@ def test_masked_tokens_are_more_than_float32_counts() -> None:
 
 
 def test_a_weight_of_a_norm_is_zero_in_each_dtype() -> None:
-    """Who takes 0 for "no weight" multiplies by 1."""
+    """A kernel that takes 0 for "no weight" multiplies by 1."""
     found = {case.dtype for case in cases_of("rms_norm")
              if (build("rms_norm", case.name, 1)[0]["weight"] == 0).any()}  # fmt: skip
     assert found == {"float32", "float16", "bfloat16"}
@@ -577,7 +577,7 @@ def test_a_result_that_is_rounded_twice_is_told_from_one_that_is_not() -> None:
 
 
 @pytest.mark.parametrize("spec", ["silu_mul", "rms_norm", "paged_decode", "paged_prefill"])
-def test_a_loud_number_is_where_nobody_can_look_for_it(spec: str) -> None:
+def test_a_loud_number_is_at_no_fixed_place(spec: str) -> None:
     """A kernel that looks at some numbers and then trusts the rest must be found out."""
     places = set()
     for seed in range(8):

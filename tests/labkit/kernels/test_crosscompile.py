@@ -229,7 +229,7 @@ def test_what_only_the_interpreter_accepts_is_rejected(
 
 
 def test_an_argument_that_is_1_is_a_constant(sandbox: Sandbox) -> None:
-    """One token has one row: what `.to` is asked of an argument then, nobody answers."""
+    """One token has one row: the argument is a constant then, which has no `.to`."""
     total = "    total = tl.zeros([TOKEN_TILE, ROW_TILE], tl.int32)\n"
     bare, safe = (
         kernels(W8A8_GEMM, cast=(total, f"    is_token = token < {count}\n{total}"))

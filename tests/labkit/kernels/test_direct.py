@@ -102,7 +102,7 @@ def test_the_first_wrong_number_is_shown_with_its_place() -> None:
     assert caught.value.state == {"wrong": "1 of 4 numbers"}
 
 
-def test_a_row_of_somebody_else_is_recognised() -> None:
+def test_a_row_of_another_request_is_recognised() -> None:
     expected = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     with pytest.raises(Divergence) as caught:
         expect_close(expected.flip(0), expected, axes=AXES, at="swapped")

@@ -1,4 +1,4 @@
-"""The records of who touched which element, for slices, shared memory and caches of any size."""
+"""The records of which program touched which element: slices, shared memory, caches of any size."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_an_output_may_be_read_by_its_writer(run: Run) -> None:
 
 # ---------------------------------------------------------------- where a kernel may reach
 def test_a_load_behind_the_end(run: Run) -> None:
-    # Row 1 reads index[3], which nobody owns, and row 2 index[4].
+    # Row 1 reads index[3], which has no owner, and row 2 index[4].
     seen = run({SCALE: "y = x * scale + tl.load(index_ptr + row + 2) * 0"})
     kinds = [finding["kind"] for finding in seen["findings"]]
     assert kinds == ["stale_read", "oob"]
@@ -148,11 +148,11 @@ def test_a_pointer_to_nowhere(run: Run) -> None:
     assert seen["findings"][0]["kind"] == "oob"
 
 
-def test_elements_that_nobody_owns_are_not_readable(run: Run) -> None:
+def test_elements_without_an_owner_are_not_readable(run: Run) -> None:
     seen = run({LOAD: "x = tl.load(x_ptr + (row + 1) * x_stride + column, mask=inside, other=0.0)"})
     finding = only(seen, "stale_read")
     assert place(finding) == (LOAD, [2, 0, 0], "x", [3, 0], 6)
-    assert finding["message"] == ("program (2, 0, 0) reads x[row 3, column 0]: nobody owns row 3")
+    assert finding["message"] == ("program (2, 0, 0) reads x[row 3, column 0]: row 3 has no owner")
 
 
 def test_an_input_is_not_writable(run: Run) -> None:

@@ -1,7 +1,7 @@
 """Run in a child with TRITON_INTERPRET=1: one small kernel a line in, what the monitor saw out.
 
 A request is {"source", "grid", "order", "poison", "dtype", "launches"}. The problem is always the
-same: y = 2 x for three rows of six, and a fourth row that nobody owns. A second launch has the
+same: y = 2 x for three rows of six, and a fourth row without an owner. A second launch has the
 scale 3.
 
     x       [4, 6]  rows 8 apart; the two columns between are NaN; row 3 is not readable
@@ -60,7 +60,7 @@ def make_spec(grid: tuple[int, ...], launches: int) -> KernelSpec:
 OWNED = torch.tensor([True, True, True, False])
 RULES = CaseRules(
     {
-        "x": TensorRule(readable=OWNED[:, None], axes=("row", "column"), why="nobody owns row 3"),
+        "x": TensorRule(readable=OWNED[:, None], axes=("row", "column"), why="row 3 has no owner"),
         "index": TensorRule(readable=OWNED),
         "y": TensorRule(writable=OWNED[:, None], required=OWNED[:, None], axes=("row", "column")),
     }

@@ -60,7 +60,7 @@ def test_columns_are_as_wide_as_what_they_hold(phase: Phase) -> None:
     assert row.count("4.42  0.00000  100.0%") == 2 and len(head) == len(row)
 
 
-def test_who_sat_in_which_slot() -> None:
+def test_which_adapter_was_in_which_slot() -> None:
     held = [["pirate@1", None]] * 3 + [["pirate@1", "a@b@2"]]
     lines = ["steps 1-3: pirate | none", "steps 4-4: pirate | a@b"]
     assert ab.who_sat_where(held) == lines

@@ -482,7 +482,7 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(
 
 @pytest.mark.parametrize("work", ["pass", "time.sleep(0.01)"])
 def test_a_thread_that_never_ends_is_told(toy: Course, work: str) -> None:
-    """The grade would call it an endless loop; one that waits costs nobody anything."""
+    """The grade would call it an endless loop; one that waits costs no points."""
     solve(toy)
     text = lab(toy).read_text(encoding="utf-8")
     spin = f"import threading, time\n\n\ndef spin():\n    while True:\n        {work}\n\n\n"
@@ -774,7 +774,7 @@ def test_reset_of_one_task_keeps_the_others_and_a_backup(toy: Course) -> None:
     assert [c.path for c in sync.check(toy, strict=True) if "solutions" not in c.path] == []
 
 
-def test_an_exception_that_somebody_caught_is_shown_with_its_line(toy: Course) -> None:
+def test_a_caught_exception_is_shown_with_its_line(toy: Course) -> None:
     """As an engine that answers with what a request met: the test sees no traceback."""
     catching = (
         "\n\ndef test_00_1_what_is_answered():\n"

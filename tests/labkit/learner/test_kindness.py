@@ -271,7 +271,7 @@ def test_first_lines_that_take_every_call_are_the_learners_own(toy: Course, new:
     lab(toy).write_text(text, encoding="utf-8")
     phase = toy.phase("00")
     said = declared_otherwise(phase, phase.exercise("2"))
-    assert len(said) == ("me" in new), said  # its own name for `self` is no matter, but who knows
+    assert len(said) == ("me" in new), said  # another name for `self` is reported, too
 
 
 def test_upstreams_import_gets_a_hint(toy: Course) -> None:
@@ -319,7 +319,7 @@ def test_a_fault_of_a_file_that_another_imports_is_named_in_its_own_line(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("import pandas_of_nobody", "No task needs pandas_of_nobody, and it is not installed here"),
+        ("import no_such_pandas", "No task needs no_such_pandas, and it is not installed here"),
         ("from helpers import twice", "helpers.py lies beside it, but only the course's own files"),
         ("import fifo", "fifo.py stands in for toy.fifo: from toy.fifo import"),
         ("import mini_vllm.configs", "The engine has no such module"),
@@ -348,7 +348,7 @@ def test_a_lab_folder_under_another_name_is_found(toy: Course) -> None:
     said = ("labs/00-toy is gone; labs/my toy holds a fifo.py", 'mv "labs/my toy" labs/00-toy')
     says(screen(toy)[0], *said)
     shutil.copytree(folder.with_name("my toy"), folder.with_name("another"))
-    assert "mv " not in screen(toy)[0], "of two nobody knows which"
+    assert "mv " not in screen(toy)[0], "of two it is not clear which"
 
 
 def test_of_several_files_under_other_names_none_is_chosen(toy: Course) -> None:
@@ -465,7 +465,7 @@ def test_a_terminal_of_another_encoding_shows_a_screen() -> None:
 
 
 @pytest.mark.parametrize("line", ["input('limit? ')", "breakpoint()"])
-def test_code_that_waits_for_the_keyboard_is_told_that_nobody_types(toy: Course, line: str) -> None:
+def test_code_that_reads_the_keyboard_is_told_that_it_cannot(toy: Course, line: str) -> None:
     solve(toy)
     text = lab(toy).read_text()
     lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
@@ -826,7 +826,7 @@ def test_a_task_is_reset_in_a_file_of_another_encoding(toy: Course) -> None:
 
 
 def test_skeletons_are_compared_with_files_in_any_encoding(toy: Course) -> None:
-    """`sync` and `update` read what Python reads, and name what nobody can read."""
+    """`sync` and `update` read what Python reads, and name what cannot be read."""
     text = lab(toy).read_text()
     lab(toy).write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert not [change for change in sync.sync(toy) if change.kind == "kept"]
@@ -985,7 +985,7 @@ def test_a_decimal_comma_is_two_arguments(toy: Course, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "guess", [np.int64(3), np.float32(0.5), torch.tensor(2.5), Fraction(1, 2), 1_000, 12.5]
 )
-def test_a_number_may_be_anybodys(
+def test_a_number_may_be_of_any_type(
     toy: Course, monkeypatch: pytest.MonkeyPatch, guess: object
 ) -> None:
     monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
@@ -1020,7 +1020,7 @@ def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(
 @pytest.mark.parametrize(
     "text", ['{"phases": {"00-toy": "x"}}', '{"hints": {"00.1": "many"}}', '{"phases": [1]}']
 )
-def test_a_damaged_memory_costs_nothing_but_itself(toy: Course, text: str) -> None:
+def test_a_damaged_state_file_loses_only_the_state(toy: Course, text: str) -> None:
     solve(toy)
     (toy.root / ".labkit").mkdir(exist_ok=True)
     (toy.root / ".labkit/state.json").write_text(text)
@@ -1058,7 +1058,9 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
 @pytest.mark.parametrize(
     ("folder", "command"), [("labs/03-scheduler", "make lab-03"), ("labs", "make lab-NN")]
 )
-def test_pytest_typed_among_one_s_own_files_says_who_judges_them(folder: str, command: str) -> None:
+def test_pytest_typed_among_one_s_own_files_names_the_right_command(
+    folder: str, command: str
+) -> None:
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
     done = subprocess.run(

@@ -63,7 +63,7 @@ def test_what_python_warns_of_is_a_note(toy: Course) -> None:
     says(text, "✗ 00.1", "note: labs/00-toy/fifo.py:", 'Python warns: "is" with')
 
 
-def test_a_coroutine_that_nobody_awaits_is_named_with_its_line(toy: Course) -> None:
+def test_a_coroutine_that_is_not_awaited_is_named_with_its_line(toy: Course) -> None:
     """Nothing of it runs, and all that a test sees is that nothing has happened."""
     solve(toy)
     body = "async def inner():\n    return 4\n\ninner()\nreturn 0"
@@ -100,7 +100,7 @@ def test_what_a_method_that_changes_its_list_returns_is_told(
     assert said in text and "changes its list and returns None: leave it alone" in text
 
 
-def test_who_is_refused_is_the_one_to_mend(toy: Course) -> None:
+def test_an_error_points_to_the_line_that_caused_it(toy: Course) -> None:
     """Not the line that refuses, as it should."""
     solve(toy)
     refusal = 'if len(self.items) == 1:\n    raise IndexError("too late")\n'

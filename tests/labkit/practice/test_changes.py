@@ -1,5 +1,5 @@
-"""Change requests: the solution passes, the unchanged module does not, and nobody's files are
-touched."""
+"""Change requests: the solution passes, the unchanged module does not, and a learner's files stay
+as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bug hunts: every symptom can be seen, and nobody's files are touched."""
+"""Bug hunts: every symptom can be seen, and a learner's files stay as they are."""
 
 from __future__ import annotations
 

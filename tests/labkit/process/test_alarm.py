@@ -60,7 +60,7 @@ def words_of(process: subprocess.Popen[str]) -> list[str]:
     ],
     ids=["sleep", "event", "child"],
 )
-def test_who_is_at_rest_waits_for_nothing_that_comes(body: str) -> None:
+def test_a_wait_without_work_rings_the_alarm(body: str) -> None:
     assert words_of(start(body, NEVER)) == ["rang"]
 
 
@@ -75,7 +75,7 @@ def test_who_is_at_rest_waits_for_nothing_that_comes(body: str) -> None:
     ],
     ids=["child", "thread", "short"],
 )
-def test_who_waits_for_work_has_the_patience_of_the_wall_clock(body: str) -> None:
+def test_a_wait_for_work_is_limited_by_the_wall_clock(body: str) -> None:
     """Others do the work, and on a busy machine they come late."""
     assert words_of(start(body, NEVER)) == []
 
@@ -85,7 +85,7 @@ def test_the_patience_of_the_wall_clock_ends_too() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="nothing can stand still here")
-def test_the_time_in_which_all_stood_still_is_nobodys() -> None:
+def test_the_time_of_a_stopped_process_does_not_count() -> None:
     """Neither as rest nor on the wall: as in a container that is paused."""
     program = start("os.kill(os.getpid(), signal.SIGSTOP)", 1)
     os.waitpid(program.pid, os.WUNTRACED)

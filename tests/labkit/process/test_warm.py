@@ -83,7 +83,7 @@ def test_an_endless_loop_is_asked_where_it_stands_and_ended() -> None:
 
 
 def test_threads_are_waited_for_and_idle_pools_end() -> None:
-    """An idle thread of a pool that somebody still holds waits for ever unless it is told to go."""
+    """An idle thread of a pool that is still referenced waits for ever unless it is told to end."""
     code = """
         import concurrent.futures, threading, time
         threading.held = concurrent.futures.ThreadPoolExecutor()

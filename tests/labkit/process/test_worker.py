@@ -234,7 +234,7 @@ def test_an_exception_that_cannot_be_described_is_one(
 
 
 def test_what_leaves_no_answer_ends_the_child(worker: Worker) -> None:
-    """A step never raises; if it does, nobody waits for what it would have said."""
+    """A step never raises; if it does, its answer is not waited for."""
     program = Program()
     steps = program.call("importlib:import_module", "labkit.inside.steps")
     broken = program.call("operator:attrgetter", "no.such")
@@ -296,7 +296,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child ends with its input")
 def test_a_grader_that_is_killed_leaves_no_process(root: Path) -> None:
-    """Its child is in an endless loop and asks nobody; the kernel ends it."""
+    """Its child is in an endless loop and asks nothing; the kernel ends it."""
     words = [sys.executable, "-c", ENDLESS, str(root)]
     grader = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert grader.stdout is not None
@@ -433,7 +433,7 @@ def test_a_size_is_asked_before_anything_is_copied() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="nothing can stand still here")
-def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None:
+def test_the_time_in_which_all_processes_are_stopped_does_not_count(root: Path) -> None:
     """A container that is paused, and goes on: what the child was asked, it still answers."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom labkit.inside import child\n"
@@ -448,7 +448,7 @@ def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None
     parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
     asked = int(parent.stdout.readline())
-    # Who waits stops first and goes on last: nothing is waited for that stands still alone.
+    # The waiting parent stops first and goes on last, so it never waits for a stopped child.
     for number in (parent.pid, asked):
         os.kill(number, signal.SIGSTOP)
     time.sleep(8)
@@ -463,7 +463,7 @@ def test_an_answer_in_pieces_has_the_time_of_one_answer() -> None:
     slow: Any = Worker(Path(), {}, child.Limits(seconds=0.6))
     slow._process, slow._stderr = object(), type("Tail", (), {"text": lambda self: ""})()
     slow._lines, slow.patience = queue.Queue(), Patience(0.6)
-    slow.launcher = type("Nobody", (), {"ask": lambda self, process: None})()
+    slow.launcher = type("Launcher", (), {"ask": lambda self, process: None})()
     over = threading.Event()
 
     def feed() -> None:

@@ -14,7 +14,7 @@ from mini_vllm.config.profiles import RELEASES
 from mini_vllm.config.vllm_names import ALIASES, DIFFERS, IGNORED, REFUSED
 
 
-def test_nobody_is_forgotten() -> None:
+def test_every_name_of_vllm_has_a_verdict() -> None:
     ours = api.our_names()
     for part, names in api.saved_names().items():
         silent = [name for name in names if not api.verdict(name, ours[part])[0]]

@@ -21,7 +21,7 @@ STATED = "the public tests state the same rules; no mistake is known that only t
 CHANGES = "a change made by rule got through without it: `make suite-quality` looks for those"
 NAMED = "without it a named mistake got a green grade that the public tests catch"
 FRESH = "drawn, so that answers written down in one grade are of no use in the next"
-WHOLE = "whole runs beside the reference or a recording: a net for what nobody has thought of"
+WHOLE = "whole runs beside the reference or a recording: a net for mistakes that are not listed"
 NONE_YET = {
     "sets that one way of joining takes for one; there are too many such ways to name": [
         "test_12_3_no_two_sets_of_states_are_taken_for_one",
@@ -373,9 +373,9 @@ NONE_YET = {
         "test_14_7_random_breaks",
     ],
 }
-"""Hidden tests that no named mistake fails which the public tests let pass, by the reason. Whoever
-adds a hidden test names such a mistake (`hidden_only = true`) and records it with
-`python -m labkit mutants NN --hidden-only --write`, or lists the test here."""
+"""Hidden tests that no named mistake fails which the public tests let pass, by the reason. A new
+hidden test needs such a mistake (`hidden_only = true`), recorded with
+`python -m labkit mutants NN --hidden-only --write`, or a line here."""
 
 
 def hidden_tests(phase: Phase) -> set[str]:

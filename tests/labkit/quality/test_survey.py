@@ -378,7 +378,7 @@ def test_an_equivalent_that_leaves_a_sample_makes_room_for_one(
 
 @pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
-    """Whoever changes a graded function or names a mistake measures the suite again.
+    """A changed graded function, or a new named mistake, needs the suite measured again.
 
     The phases up to 07 were measured whole, with every change, and stay so.
     """

@@ -100,7 +100,7 @@ def test_02_a_hit_on_a_free_block_costs_a_free_block() -> None:
     newcomer = request("newcomer", prompt)
     hits, num_hits = manager.get_computed_blocks(newcomer)
     assert num_hits == 32
-    assert [block.ref_cnt for block in hits.blocks] == [1, 0], "somebody holds one of them"
+    assert [block.ref_cnt for block in hits.blocks] == [1, 0], "a request holds one of them"
     assert manager.num_free_blocks == 1
     assert not admit(newcomer), "None, in time"
     assert "a prompt of 40 tokens needs three blocks of 16" in deep_dive("02")

@@ -38,7 +38,7 @@ def test_only_what_has_changed_has_a_badge_and_it_opens_the_sentence() -> None:
     assert '<code>free</code> goes <a href="https://x.y">first</a>.' in badge
 
 
-def test_a_change_that_nobody_has_read_says_so() -> None:
+def test_a_change_that_was_not_read_says_so() -> None:
     (badge,) = BADGES.findall(page_of(one("BlockPool.touch", "402-417")))
     assert 'class="since"' in badge and "How is not told yet." in badge
 

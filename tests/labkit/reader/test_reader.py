@@ -142,7 +142,7 @@ def test_todo_lines_and_tasks_of_the_lab_file(course: Course, upstream: Upstream
     assert 'class="l todo"' in text
     lab = course.phase("03").lab_file("toy.queue")
     lab.write_text(lab.read_text("utf-8").split("        # TODO")[0] + "        return item + 1\n")
-    assert '<li class="not">' in page_of(course, upstream), "nobody has judged it yet"
+    assert '<li class="not">' in page_of(course, upstream), "it is not judged yet"
 
 
 def test_your_files_say_what_the_last_run_found(course: Course, upstream: Upstream) -> None:

@@ -98,7 +98,7 @@ def start_another():
     import subprocess
     subprocess.run([sys.executable, "-c", ""])
 
-def memory_of_nobody():
+def uncounted_memory():
     """Names of the ways to memory that no limit counts which are open."""
     import ctypes
     libc = ctypes.CDLL(None)
@@ -348,7 +348,7 @@ def test_a_memory_bomb_ends_in_its_own_process(worker: Worker, name: str) -> Non
 def test_a_worker_is_one_process_whose_memory_is_counted(worker: Worker) -> None:
     for name in ("fork_many", "start_another"):
         assert call(worker, name) in (0, {"!raises": "PermissionError"})
-    assert call(worker, "memory_of_nobody") == []
+    assert call(worker, "uncounted_memory") == []
     assert call(worker, "start_threads") == 8
     with pytest.raises(WorkerError, match="hang"), given_up_soon(worker):
         call(worker, "fork_storm")
@@ -481,7 +481,7 @@ def test_a_flood_does_not_fill_the_grader(worker: Worker) -> None:
 
 
 def test_the_name_of_a_question_is_not_on_the_stack(worker: Worker) -> None:
-    """Without it nobody can answer in the runner's place."""
+    """Without it a submission cannot answer in the runner's place."""
     assert call(worker, "look_for_the_number") == "not found"
 
 

@@ -251,7 +251,7 @@ def test_checkouts_that_link_to_one_environment_wait_for_each_other(
         assert (others / ".venv.lock").exists() and not venv.path.with_name(".venv.lock").exists()
 
 
-def test_a_folder_of_somebody_else_is_foreign(venv: Venv) -> None:
+def test_a_folder_with_other_files_is_foreign(venv: Venv) -> None:
     venv.path.mkdir()
     (venv.path / "notes.txt").write_text("mine")
     assert state(venv) == "foreign"
