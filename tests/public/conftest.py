@@ -1,4 +1,4 @@
-"""Pytest typed by hand: who is judged, and in which environment."""
+"""Pytest typed by hand: which files are judged, and in which environment."""
 
 from __future__ import annotations
 

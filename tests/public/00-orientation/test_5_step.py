@@ -56,7 +56,7 @@ def test_00_5_the_answer_is_waited_for() -> None:
 
 
 def test_00_5_a_plan_without_tokens_is_run_as_well() -> None:
-    """It tells the workers who has finished."""
+    """It tells the workers which requests have finished."""
     script = steps_of(tokens={})
     script.turn(step)
     expect(script.log, WHOLE, at=f"the questions of a step without tokens {NUMBERS}")

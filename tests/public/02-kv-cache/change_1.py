@@ -17,8 +17,8 @@ def test_change_1_a_newcomer_leaves_the_reserve(kv: Any) -> None:
     expect(manager.num_free_blocks, 2, at="after the refusal")
 
 
-def test_change_1_who_holds_blocks_may_use_it(kv: Any) -> None:
-    """The reserve is for those who are in the middle of an answer."""
+def test_change_1_a_running_request_may_use_the_reserve(kv: Any) -> None:
+    """The reserve is for requests in the middle of an answer."""
     manager = kv.manager(6)
     manager.reserve = 2
     ana = kv.request("ana", 20, manager)

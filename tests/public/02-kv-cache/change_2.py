@@ -20,7 +20,7 @@ def test_change_2_the_fewest_hits_first(kv: Any) -> None:
     expect(given, [2, 4, 3, 1], at=f"free queue {order}; hits: 1 twice, 3 once")
 
 
-def test_change_2_who_is_given_out_begins_again(kv: Any) -> None:
+def test_change_2_a_block_that_is_handed_out_has_no_hits(kv: Any) -> None:
     """A block that is handed out has no hits."""
     pool = kv.pool(1)
     (block,) = list(pool.free_block_queue)

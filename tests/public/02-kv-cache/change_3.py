@@ -29,7 +29,7 @@ def test_change_3_the_first_is_handed_out_next(kv: Any) -> None:
     expect(queue_of(pool), [4, 3, 2, 1, 5, 6], at="2, 1 freed, then 4, 3; none has a hash")
 
 
-def test_change_3_who_is_held_goes_nowhere(kv: Any) -> None:
+def test_change_3_a_held_block_is_not_freed(kv: Any) -> None:
     """Another request holds block 1."""
     pool = kv.pool(3)
     (one,) = pool.get_new_blocks(1)

@@ -62,7 +62,7 @@ def test_02_2_a_block_leaves_from_anywhere(kv: Any, number: int) -> None:
     expect(queue.num_free_blocks, 4, at=f"{at}: num_free_blocks")
 
 
-def test_02_2_who_has_left_may_come_back(kv: Any) -> None:
+def test_02_2_a_removed_block_may_be_appended_again(kv: Any) -> None:
     """A block outside the queue has no links, so it can be appended again."""
     queue, blocks = kv.queue(4)
     queue.remove(blocks[1])

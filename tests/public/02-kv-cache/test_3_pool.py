@@ -1,4 +1,4 @@
-"""Task 02.3: the pool gives blocks, counts who holds them, and takes them back."""
+"""Task 02.3: the pool gives blocks, counts their holders, and takes them back."""
 
 from __future__ import annotations
 

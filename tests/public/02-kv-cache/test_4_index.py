@@ -45,7 +45,7 @@ def test_02_4_a_lost_twin_leaves_the_other_findable(kv: Any) -> None:
 
 
 def test_02_4_a_free_block_is_found_until_it_is_given_away(kv: Any) -> None:
-    """The cache is nothing but free blocks that were not needed yet."""
+    """The cache consists of free blocks that were not needed yet."""
     pool = kv.pool(3)
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [b"a", b"b"])
@@ -63,7 +63,7 @@ def test_02_4_looking_changes_nothing(kv: Any) -> None:
     pool.cache_full_blocks(blocks, [b"a"])
     pool.free_blocks(blocks)
     pool.get_cached_block(b"a")
-    pool.get_cached_block(b"nobody")
+    pool.get_cached_block(b"unknown")
     expect(list(pool.cached_blocks), [b"a"], at="names in cached_blocks after two lookups")
     expect(kv.refs(pool), [0, 0, 0], at="holders of blocks 1 to 3 after two lookups")
     expect(kv.free(pool), [2, 3, 1], at="the free queue after two lookups")

@@ -70,7 +70,7 @@ def test_02_6_refused_means_nothing_has_happened(kv: Any) -> None:
 
 
 def test_02_6_a_free_hit_uses_up_a_free_block(kv: Any) -> None:
-    """3 blocks are free, 2 of them hits. Who needs 2 more than the hits cannot be served."""
+    """3 blocks are free, 2 of them hits. A request that needs 2 more cannot be served."""
     manager = kv.manager(3)
     ana = kv.request("ana", 8, manager)
     kv.admit(manager, ana)
@@ -82,7 +82,7 @@ def test_02_6_a_free_hit_uses_up_a_free_block(kv: Any) -> None:
     expect(manager.get_block_ids("ben"), [1, 2, 3], at="ben's block table: no block is left over")
 
 
-def test_02_6_a_hit_that_somebody_holds_costs_nothing(kv: Any) -> None:
+def test_02_6_a_hit_that_is_in_use_needs_no_free_block(kv: Any) -> None:
     """Ana still runs, so ben shares her two blocks and needs a single free one."""
     manager = kv.manager(3)
     kv.admit(manager, kv.request("ana", 8, manager))

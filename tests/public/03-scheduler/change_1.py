@@ -1,4 +1,4 @@
-"""Change request 1: under "fcfs" the victim is who loses least work."""
+"""Change request 1: under "fcfs" the victim is the request that loses least work."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_change_2_the_urgent_takes_it(chat: Any) -> None:
     expect("ops" in plan.num_scheduled_tokens, True, at="dora (0) waits in front of ops (-1)")
 
 
-def test_change_2_one_row_is_nobodys(chat: Any) -> None:
+def test_change_2_a_single_row_is_not_kept_free(chat: Any) -> None:
     """With a single row there is nothing to keep."""
     scheduler = chat.scheduler(rows=1)
     scheduler.add_request(chat.request("dora", 2))

@@ -21,7 +21,7 @@ def test_change_3_a_running_prompt(chat: Any, others: int, tokens: int) -> None:
 
 @pytest.mark.parametrize(("others", "tokens"), [(0, 16), (1, 8)])
 def test_change_3_a_prompt_that_is_admitted(chat: Any, others: int, tokens: int) -> None:
-    """The same for one that comes from the waiting line; those who wait count as well."""
+    """The same for one that comes from the waiting line; waiting requests count as well."""
     scheduler = chat.scheduler(blocks=60, budget=16, rows=10, threshold=4)
     for index in range(others + 1):
         scheduler.add_request(chat.request(f"r{index}", 30))

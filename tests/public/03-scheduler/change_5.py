@@ -13,7 +13,7 @@ from mini_vllm.core.scheduler import Scheduler
 
 
 class Gate(SchedulerExtension):
-    """Writes down who runs whenever a request asks to be admitted."""
+    """Writes down which requests run whenever one asks to be admitted."""
 
     def __init__(self) -> None:
         self.seen: list[list[str]] = []
@@ -64,7 +64,7 @@ def test_change_5_chunks_of_a_prompt_need_no_answer(chat: Any) -> None:
 
 
 def test_change_5_a_request_that_waits_still_runs(chat: Any) -> None:
-    """An extension that counts who runs sees ben, who waits for his token."""
+    """An extension that counts running requests sees ben, which waits for its token."""
     gate = Gate()
     scheduler = late_scheduler(gate)
     scheduler.add_request(chat.request("ben", 3, repetition_penalty=1.2))

@@ -43,7 +43,7 @@ def test_profile_the_only_request_is_not_capped(chat: Any) -> None:
     expect(scheduler.schedule().num_scheduled_tokens, {"ana": 4, "ben": 4}, at=at)
 
 
-def test_profile_who_is_skipped_goes_back_to_its_queue(chat: Any) -> None:
+def test_profile_a_skipped_request_goes_back_to_its_queue(chat: Any) -> None:
     """`skipped_keep_their_queue`: put them into `skipped_waiting`; `_return_skipped` brings them
     back in front of those whose turn did not come."""
     scheduler = chat.scheduler(profile="current", rows=2, extensions=[Lacks("ana", "ben")])

@@ -23,7 +23,7 @@ def fcfs(chat: Any, *arrivals: str) -> FCFSRequestQueue:
 
 
 def test_03_1_fcfs_serves_in_the_order_of_arrival(chat: Any) -> None:
-    """FCFS: who came first is popped first, whatever the priority."""
+    """FCFS: the request that came first is popped first, whatever the priority."""
     queue = FCFSRequestQueue()
     for name, priority in (("ana", 5), ("ben", 0), ("cleo", 1)):
         queue.add_request(chat.request(name, 3, priority=priority))

@@ -81,7 +81,7 @@ def test_03_3_it_is_marked_and_counted(chat: Any) -> None:
 
 
 def test_03_3_it_waits_at_the_front(chat: Any) -> None:
-    """FCFS: ahead of those who have never run, so several victims keep their order."""
+    """FCFS: ahead of requests that have never run, so several victims keep their order."""
     scheduler = chat.scheduler()
     ana = chat.start(scheduler, chat.request("ana", 3), computed=3)
     ben = chat.start(scheduler, chat.request("ben", 3), computed=3)

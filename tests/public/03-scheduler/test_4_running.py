@@ -41,7 +41,7 @@ def test_03_4_in_order_of_admission_until_the_budget_is_used_up(chat: Any) -> No
     expect(held, {"ana": 3, "ben": 2, "cleo": 1}, at="blocks held now: for 10, 8 and 4 tokens")
 
 
-def test_03_4_who_has_nothing_to_compute_is_passed_over(chat: Any) -> None:
+def test_03_4_a_request_without_tokens_to_compute_is_passed_over(chat: Any) -> None:
     """0 tokens for one request is no reason to stop: the next one may have work."""
     scheduler = chat.scheduler()
     chat.start(scheduler, chat.request("ana", 4), computed=4)
@@ -96,7 +96,7 @@ def test_03_4_a_victim_that_was_planned_gives_everything_back(chat: Any) -> None
     expect(step.token_budget, 4, at="budget 6; ana's 4 tokens are not computed after all")
 
 
-def test_03_4_nobody_is_preempted_for_what_can_never_fit(chat: Any) -> None:
+def test_03_4_a_request_that_can_never_fit_preempts_no_other(chat: Any) -> None:
     """A request that outgrows the whole pool ends; the others keep their blocks."""
     scheduler = chat.scheduler(blocks=3)
     chat.start(scheduler, chat.request("ben", 3), computed=3, output=1)

@@ -30,7 +30,7 @@ def queue_up(scheduler: Any, *requests: Any, blocked: str = "") -> None:
 
 
 def test_03_6_admitted_in_order_until_the_rows_are_full(chat: Any) -> None:
-    """max_num_seqs bounds who runs, those who ran before included."""
+    """max_num_seqs bounds the running requests, those that ran before included."""
     scheduler = chat.scheduler(rows=3)
     chat.start(scheduler, chat.request("zoe", 3), computed=3)
     queue_up(scheduler, *(chat.request(n, 2) for n in ("ana", "ben", "cleo")))
@@ -42,7 +42,7 @@ def test_03_6_admitted_in_order_until_the_rows_are_full(chat: Any) -> None:
 
 
 def test_03_6_the_budget_ends_the_pass(chat: Any) -> None:
-    """The last one admitted gets a chunk; who comes after it waits."""
+    """The last one admitted gets a chunk; a request behind it waits."""
     scheduler = chat.scheduler(budget=8)
     queue_up(scheduler, *(chat.request(n, 6) for n in ("ana", "ben", "cleo")))
     step = chat.step(scheduler)
@@ -52,7 +52,7 @@ def test_03_6_the_budget_ends_the_pass(chat: Any) -> None:
     expect(chat.names(scheduler.waiting), ["cleo"], at=at)
 
 
-def test_03_6_nobody_is_overtaken_for_want_of_blocks(chat: Any) -> None:
+def test_03_6_a_request_that_lacks_blocks_is_not_overtaken(chat: Any) -> None:
     """The head lacks blocks: the pass ends, though a smaller request behind it would fit."""
     scheduler = chat.scheduler(blocks=4)
     chat.start(scheduler, chat.request("zoe", 8), computed=8)
@@ -65,7 +65,7 @@ def test_03_6_nobody_is_overtaken_for_want_of_blocks(chat: Any) -> None:
     expect(chat.names(scheduler.running), ["zoe"], at=f"{at}: none is preempted for a new one")
 
 
-def test_03_6_who_waits_for_something_else_is_set_aside(chat: Any) -> None:
+def test_03_6_a_blocked_request_is_set_aside(chat: Any) -> None:
     """A request that waits for remote KV hinders no request behind it, and is not forgotten."""
     scheduler = chat.scheduler()
     queue_up(scheduler, *(chat.request(n, 2) for n in ("ana", "ben", "cleo")), blocked="ana")
@@ -76,7 +76,7 @@ def test_03_6_who_waits_for_something_else_is_set_aside(chat: Any) -> None:
     expect(chat.names(scheduler.skipped_waiting), ["ana"], at=f"{at}: who was skipped?")
 
 
-def test_03_6_two_who_are_skipped_keep_their_order(chat: Any) -> None:
+def test_03_6_two_skipped_requests_keep_their_order(chat: Any) -> None:
     """FCFS: two are skipped in one step; the one that came first is asked first in the next."""
     scheduler = chat.scheduler()
     queue_up(scheduler, *(chat.request(n, 2) for n in ("ana", "ben", "cleo")), blocked="ana ben")
@@ -121,7 +121,7 @@ def test_03_6_priority_the_smaller_head_has_its_turn(chat: Any) -> None:
         expect(yours, expected, at=at)
 
 
-def test_03_6_who_can_never_fit_is_ended_and_the_next_is_served(chat: Any) -> None:
+def test_03_6_a_request_that_can_never_fit_ends_and_the_next_is_served(chat: Any) -> None:
     """A prompt larger than the whole pool must not block the line for ever."""
     scheduler = chat.scheduler(blocks=4)
     ana = chat.request("ana", 20)

@@ -70,7 +70,7 @@ def test_03_8_the_client_is_told_which_stop_token(chat: Any) -> None:
     expect(yours, ([50], "stop", 50), at="ana samples her stop token 50")
 
 
-def test_03_8_who_has_gone_meanwhile_is_skipped(chat: Any) -> None:
+def test_03_8_a_request_aborted_during_the_step_is_skipped(chat: Any) -> None:
     """A client hangs up while the step runs: its tokens fall on the floor."""
     ana, ben = chat.request("ana", 5), chat.request("ben", 3)
     scheduler, plan = planned(chat, ana, ben)
@@ -94,7 +94,7 @@ def test_03_8_rejected_drafts_are_taken_back(chat: Any) -> None:
         expect(ana.num_computed_tokens, computed, at=at)
 
 
-def test_03_8_who_outgrew_the_pool_is_reported(chat: Any) -> None:
+def test_03_8_a_request_that_outgrew_the_pool_is_reported(chat: Any) -> None:
     """A request that ended inside schedule() still owes its client a last word."""
     scheduler, plan = planned(chat, chat.request("ana", 20), chat.request("ben", 3), blocks=4)
     outputs = scheduler.update_from_output(plan, {"ben": [21]})

@@ -17,6 +17,6 @@ def test_change_1_without_a_window_as_before() -> None:
     expect(causal_mask(2, 4, None).int().tolist(), [[1, 1, 1, 0], [1, 1, 1, 1]], at="no window")
 
 
-def test_change_1_nobody_sees_the_future() -> None:
+def test_change_1_no_token_sees_a_later_one() -> None:
     """A prompt of 3 tokens, window 1: the first token sees itself alone."""
     expect(causal_mask(3, 3, 1)[0].int().tolist(), [1, 0, 0], at="row 0 of 3, window 1")

@@ -17,7 +17,7 @@ def batch_of(names: str) -> Any:
     return batch
 
 
-def test_change_2_nobody_overtakes() -> None:
+def test_change_2_rows_keep_their_order() -> None:
     """b and d end; a, c and e keep their order."""
     batch = batch_of("abcde")
     batch.remove_request("b")

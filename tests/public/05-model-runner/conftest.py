@@ -71,7 +71,7 @@ def leave(batch: InputBatch, row: int) -> None:
 
 
 def names(batch: InputBatch) -> list[str]:
-    """Who is in which row; "-" is a hole."""
+    """Which request is in which row; "-" is a hole."""
     return ["-" if state is None else state.req_id for state in batch.rows]
 
 

@@ -19,7 +19,7 @@ def test_05_1_a_new_request_fills_a_row(rows: Any) -> None:
     expect(rows.show(batch, "ana"), right, at=at)
 
 
-def test_05_1_everybody_gets_a_row_of_his_own(rows: Any) -> None:
+def test_05_1_each_request_gets_a_row_of_its_own(rows: Any) -> None:
     """Without holes the next row is at the end."""
     batch = rows.batch()
     taken = [batch.add_request(rows.state(n, [1]), [2], 0) for n in ("ana", "ben", "cleo")]
@@ -65,7 +65,7 @@ def test_05_1_a_full_batch_with_a_hole_has_room(rows: Any) -> None:
     expect(row, 0, at="2 rows: - ben; cleo arrives")
 
 
-def test_05_1_who_comes_back_brings_his_output(rows: Any) -> None:
+def test_05_1_a_resumed_request_brings_its_output(rows: Any) -> None:
     """A resumed request has prompt and output; both are computed again."""
     batch = rows.batch()
     state = rows.state("ana", [5, 8], [70, 71])

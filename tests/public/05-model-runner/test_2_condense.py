@@ -44,7 +44,7 @@ def expect_everybody_whole(rows: Any, batch: Any, at: str) -> None:
         expect(rows.show(batch, name), right, at=f"{at}: {name}'s row")
 
 
-def test_05_2_who_leaves_leaves_a_hole(rows: Any) -> None:
+def test_05_2_a_removed_request_leaves_a_hole(rows: Any) -> None:
     """The row's entry becomes None; no row moves yet."""
     batch = seated(rows)
     batch.remove_request("ben")
@@ -60,7 +60,7 @@ def test_05_2_row_zero_is_a_row_too(rows: Any) -> None:
     expect(rows.names(batch), ["-", "ben", "cleo", "dan", "eve"], at="ana leaves row 0: batch.rows")
 
 
-def test_05_2_who_has_no_row_cannot_leave_one(rows: Any) -> None:
+def test_05_2_removing_a_request_without_a_row_changes_nothing(rows: Any) -> None:
     """A request may end while it waits; removing it, or removing it twice, changes nothing."""
     batch = seated(rows)
     batch.remove_request("nobody")
@@ -118,7 +118,7 @@ def test_05_2_holes_anywhere(rows: Any, gone: list[str], left: list[str]) -> Non
     expect_everybody_whole(rows, batch, f"{before}, condensed")
 
 
-def test_05_2_nobody_moves_twice(rows: Any) -> None:
+def test_05_2_no_request_moves_twice(rows: Any) -> None:
     """- b c - e: e goes to row 0 at once, and not by way of row 3."""
     batch = without(rows, "ana", "dan")
     moved: list[str] = []
@@ -142,7 +142,7 @@ def test_05_2_nothing_to_close(rows: Any) -> None:
     expect_everybody_whole(rows, batch, "five rows without a hole, condensed")
 
 
-def test_05_2_everybody_has_gone(rows: Any) -> None:
+def test_05_2_all_requests_have_left(rows: Any) -> None:
     """An empty batch has no rows."""
     batch = without(rows, *PEOPLE)
     batch.condense()

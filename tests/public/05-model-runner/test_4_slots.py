@@ -1,4 +1,4 @@
-"""Task 05.4: where keys go, who is sampled, and where a sampled token goes."""
+"""Task 05.4: where keys go, which rows are sampled, and where a sampled token goes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flat(rows: Any, starts: list[int]) -> FlatBatch:
     return FlatBatch(empty, empty, rows.array(starts))
 
 
-def test_05_4_whoever_has_caught_up_is_sampled(rows: Any) -> None:
+def test_05_4_a_request_with_all_tokens_computed_is_sampled(rows: Any) -> None:
     """A decode and a complete prompt get a token; a chunk in the middle does not."""
     sampled, indices = rows_to_sample(
         flat(rows, [0, 1, 5, 8]), rows.array([10, 8, 3]), rows.array([10, 20, 3])
@@ -58,7 +58,7 @@ def test_05_4_whoever_has_caught_up_is_sampled(rows: Any) -> None:
     expect(indices.tolist(), [0, 7], at=f"{at}: the last token of each of them")
 
 
-def test_05_4_nobody_may_be_ready(rows: Any) -> None:
+def test_05_4_a_step_without_a_request_to_sample(rows: Any) -> None:
     """A step of chunks alone gives no token."""
     sampled, indices = rows_to_sample(flat(rows, [0, 4]), rows.array([4]), rows.array([9]))
     expect(sampled.tolist(), [], at="4 of 9 tokens are computed: who is sampled")

@@ -69,7 +69,7 @@ def test_05_5_the_count_is_the_plans(step: Any) -> None:
     expect(got, 5, at="the plan says 6, then 5: ana's computed tokens")
 
 
-def test_05_5_who_is_not_scheduled_keeps_his_row(step: Any) -> None:
+def test_05_5_a_request_that_is_not_scheduled_keeps_its_row(step: Any) -> None:
     """A running request may miss a step; nothing of it changes."""
     runner = started(step)
     runner._update_states(step.plan({"ana": 1}, computed={"ana": 6}))
@@ -78,7 +78,7 @@ def test_05_5_who_is_not_scheduled_keeps_his_row(step: Any) -> None:
 
 
 def test_05_5_the_finished_are_forgotten(step: Any) -> None:
-    """Row and memory are free; one who never ran may finish as well."""
+    """Row and memory are free; a request that never ran may finish as well."""
     runner = started(step)
     runner._update_states(step.plan({"ben": 1}, computed={"ben": 3}, finished=["ana", "nobody"]))
     expect(step.names(runner.batch), ["ben"], at="ana has finished, and one who never ran: rows")
@@ -109,7 +109,7 @@ def test_05_5_the_resumed_come_back_with_their_output(step: Any) -> None:
     expect(step.show(runner.batch, "ben"), right, at="ben comes back with block 6 instead of 3")
 
 
-def test_05_5_an_id_can_come_back_as_somebody_else(step: Any) -> None:
+def test_05_5_an_id_can_come_back_as_another_request(step: Any) -> None:
     """ana's request was aborted, and a new one bears the same id, in one plan."""
     runner = started(step)
     plan = step.plan(
@@ -123,7 +123,7 @@ def test_05_5_an_id_can_come_back_as_somebody_else(step: Any) -> None:
     expect(sorted(step.names(runner.batch)), ["ana", "ben"], at=f"{at}: rows")
 
 
-def test_05_5_who_goes_makes_room_for_who_comes(step: Any) -> None:
+def test_05_5_leaving_requests_make_room_for_new_ones(step: Any) -> None:
     """Two rows, both taken; one request ends, one is preempted, two arrive."""
     runner = started(step, rows=2)
     new = [step.new("cleo", [1], [4]), step.new("dan", [2], [5])]

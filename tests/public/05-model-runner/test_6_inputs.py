@@ -42,7 +42,7 @@ def test_05_6_decodes_lead_and_the_rest_keeps_its_order(step: Any) -> None:
     expect(kinds, ("int64", "int32"), at="dtypes of rows and of tokens in this step")
 
 
-def test_05_6_who_is_not_scheduled_is_not_there(step: Any) -> None:
+def test_05_6_a_request_that_is_not_scheduled_is_left_out(step: Any) -> None:
     """A row may have a pause."""
     req_ids, rows, num_scheduled = morning(step)._order_requests(step.plan({"ben": 2}))
     got = (req_ids, rows.tolist(), num_scheduled.tolist())

@@ -32,14 +32,14 @@ def test_06_10_nothing_has_happened(lab: Any) -> None:
     expect(entries, {0: "a"}, at="what is known then")
 
 
-def test_06_10_who_leaves_is_forgotten(lab: Any) -> None:
+def test_06_10_a_removed_request_is_forgotten(lab: Any) -> None:
     """Removed: also a row of which nothing was known."""
     known = {0: "a", 2: "c"}
     expect(updated(lab, known, removed=[2, 1]), ({0: "a"}, True), at=f"{known}; 2 and 1 leave")
     expect(updated(lab, known, removed=[1]), (known, False), at=f"{known}; 1 leaves")
 
 
-def test_06_10_who_comes_is_known(lab: Any) -> None:
+def test_06_10_an_added_request_is_known(lab: Any) -> None:
     """Added: what new_state says of params, prompt and output; None is nothing."""
     at = "{0: 'a'}; x comes into row 1, and one of which nothing is to be known into row 2"
     expect(updated(lab, {0: "a"}, added=[(1, "x"), (2, "")]), ({0: "a", 1: "x"}, True), at=at)

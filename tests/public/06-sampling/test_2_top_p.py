@@ -75,7 +75,7 @@ def test_06_2_top_p_counts_what_top_k_has_left(lab: Any) -> None:
     expect(lab.kept(apply_top_k_top_p(logits, two, half)), [[0]], at=at, probabilities=four)
 
 
-def test_06_2_a_filter_that_nobody_uses_is_none(lab: Any) -> None:
+def test_06_2_an_unused_filter_is_none(lab: Any) -> None:
     """None means that no row uses the filter: it costs nothing."""
     logits, two, half = lab.logits_of([0.4, 0.3, 0.2, 0.1]), torch.tensor([2]), torch.tensor([0.5])
     expect(lab.kept(apply_top_k_top_p(logits, two, None)), [[0, 1]], at="top_k 2, top_p None")

@@ -66,7 +66,7 @@ def test_06_6_logprobs_are_those_of_the_model(lab: Any) -> None:
     expect([round(x, 4) for x in logprobs], logs(0.1, 0.5), at=at, probabilities=FOUR)
 
 
-def test_06_6_nobody_asks_nobody_pays(lab: Any) -> None:
+def test_06_6_logprobs_are_computed_only_on_request(lab: Any) -> None:
     """Sampler: logprobs are None unless a row wants them; 0 means the sampled token alone."""
     logits = lab.logits_of(FOUR, FOUR)
     output = Sampler()(logits, lab.metadata_of(4, lab.row(), lab.row()))

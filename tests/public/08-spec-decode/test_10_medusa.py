@@ -33,7 +33,7 @@ def test_08_10_rows_of_each_request(lab: Any) -> None:
     expect(lab.look_ahead(step, k=2), expected, at="tokens 5 + 4 + 1")
 
 
-def test_08_10_nobody_got_a_token(lab: Any) -> None:
+def test_08_10_a_step_without_sampled_tokens(lab: Any) -> None:
     """Only chunks of prompts: no drafts, no error."""
     step = [lab.request("chunk", range(9), computed=0, scheduled=4, sampled=0)]
     expect(lab.look_ahead(step, k=2), {}, at="one chunk")

@@ -48,7 +48,7 @@ def test_08_9_a_batch_goes_on_while_anyone_may(lab: Any) -> None:
     expect([len(tokens) for tokens in got["passes"]], [4, 1, 1], at="tokens of each pass")
 
 
-def test_08_9_everybody_reads_not_everybody_drafts(lab: Any) -> None:
+def test_08_9_all_requests_are_read_not_all_get_drafts(lab: Any) -> None:
     """A request inside its prompt takes part in the first pass, and gets no drafts."""
     step = [lab.request("chunk", range(9), computed=0, scheduled=5, sampled=0),
             lab.request("a", [1, 2, 3])]  # fmt: skip
@@ -71,7 +71,7 @@ def test_08_9_one_draft_is_one_pass(lab: Any) -> None:
     expect([got["drafts"], len(got["passes"])], [{"a": chain(lab, 3, 1)}, 1], at="k = 1")
 
 
-def test_08_9_nobody_can_be_fed(lab: Any) -> None:
+def test_08_9_no_request_fits_the_draft_models_positions(lab: Any) -> None:
     """All requests are beyond the draft model's positions: no pass, no drafts, no error."""
     got = lab.draft([lab.request("a", range(14))], k=2, max_model_len=10)
     expect([got["drafts"], got["passes"]], [{}, []], at="14 tokens, 10 positions")

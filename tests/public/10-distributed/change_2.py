@@ -25,7 +25,7 @@ def test_change_2_the_others_take_turns() -> None:
     expect(one_at_a_time(router, 3), [0, 1, 2], at="afterwards")
 
 
-def test_change_2_nobody_left() -> None:
+def test_change_2_no_engine_is_left() -> None:
     """An error, and nothing counted."""
     router = DPRouter(2)
     router.draining.update((0, 1))

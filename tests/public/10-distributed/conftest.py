@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mini_vllm.model.layers import Linear
 
 
-# ---------------------------------------------------------------- who is who
+# ---------------------------------------------------------------- the ranks
 def rank(number: int, world_size: int) -> GroupCoordinator:
     """One of several ranks, for arithmetic: it has no neighbours."""
     from mini_vllm.distributed.parallel_state import GroupCoordinator

@@ -71,7 +71,7 @@ def test_10_10_only_the_oldest_counts(lab: Any) -> None:
 
 
 def test_10_10_a_plan_without_tokens(lab: Any) -> None:
-    """It goes on its way, for it says who has ended; and there is nothing to fill with."""
+    """It goes on its way, for it says which requests ended; and there is nothing to fill with."""
     engine = lab.Engine([1, 0], depth=3)
     steps = [engine.step() for _ in range(3)]
     expect(steps, [None, "finish 0", "finish 1"], at="a plan of 1 token, then one of none")
@@ -94,7 +94,7 @@ def test_10_10_the_tokens_of_a_plan(lab: Any) -> None:
     expect(yours, {"ada": [2, 3], "ben": [8]}, at="1 2 3 7 8: two from the second, one from 8 on")
 
 
-def test_10_10_who_is_resumed_has_them(lab: Any) -> None:
+def test_10_10_a_resumed_request_has_them(lab: Any) -> None:
     """Of a resumed request the plan has all tokens already."""
     requests = {name: with_output(name) for name in ("ada", "ben")}
     cached = CachedRequestData(["ada", "ben"], [0, 4], {"ada"}, {"ada": [1, 2, 3, 7, 8]})

@@ -36,7 +36,7 @@ def test_10_11_how_it_lies_in_memory(lab: Any) -> None:
     expect(list(ring.readers[0].get_metadata()), [1, 0], at="flags: written, read by 0")
 
 
-def test_10_11_who_may(lab: Any) -> None:
+def test_10_11_when_a_side_may_read_or_write(lab: Any) -> None:
     """A chunk is free, then the readers', then the writer's again when all have read."""
     ring = lab.Shared(readers=2, chunks=1)
     a, b = ring.readers
@@ -77,7 +77,7 @@ def test_10_11_a_reader_falls_behind(lab: Any) -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_10_11_a_reader_who_looks_at_any_moment(lab: Any, chunks: int) -> None:
+def test_10_11_a_reader_that_looks_at_any_moment(lab: Any, chunks: int) -> None:
     """Between any two lines of commit_write a reader may look: it sees whole messages only."""
     ring, seen = lab.Shared(chunks=chunks), []
     reader, whole = ring.readers[0], [b"first one", b"2nd", b"the third", b"4"]
@@ -92,7 +92,7 @@ def test_10_11_a_reader_who_looks_at_any_moment(lab: Any, chunks: int) -> None:
     expect(seen, whole, at="what a reader got who looked before each line")
 
 
-def test_10_11_a_writer_who_waits(lab: Any) -> None:
+def test_10_11_a_writer_that_waits(lab: Any) -> None:
     """Between any two lines of commit_read the writer may write: the message is copied by then."""
     ring, got = lab.Shared(chunks=1), []
     ring.writer.commit_write(b"first")

@@ -16,7 +16,7 @@ def router(*counts: tuple[int, int]) -> DPRouter:
     return made
 
 
-def test_10_12_who_waits_weighs_four() -> None:
+def test_10_12_a_waiting_request_weighs_four() -> None:
     """4 * waiting + running."""
     made = router((1, 2), (0, 7), (2, 0))
     expect([made.score(engine) for engine in range(3)], [6, 7, 8], at="(1, 2), (0, 7), (2, 0)")

@@ -58,7 +58,7 @@ def test_10_1_your_own_stays(lab: Any) -> None:
     expect(inputs[0].tolist(), [1.0, 2.0, 3.0, 4.0], at="x of rank 0, afterwards")
 
 
-def test_10_1_everybody_has_the_same_bits(lab: Any) -> None:
+def test_10_1_all_ranks_have_the_same_bits(lab: Any) -> None:
     """Floating-point sums depend on their order: all ranks must have added in the same one."""
     inputs = list(torch.randn(4, 33))
     results, _ = lab.run_messages(inputs, ring_all_reduce)

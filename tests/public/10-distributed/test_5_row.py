@@ -33,8 +33,8 @@ def test_10_5_what_does_not_come_out_even(lab: Any) -> None:
 
 def test_10_5_the_bias_once(lab: Any) -> None:
     """Only the first rank adds it; its own place in the group counts, not its number."""
-    who = [RowParallel(lab.rank(number, 3)).adds_bias for number in range(3)]
-    expect(who, [True, False, False], at="ranks 0, 1, 2 of 3")
+    adds = [RowParallel(lab.rank(number, 3)).adds_bias for number in range(3)]
+    expect(adds, [True, False, False], at="ranks 0, 1, 2 of 3")
     group = lab.rank(0, 2)
     group.ranks, group.rank = [2, 3], 2
     expect(RowParallel(group).adds_bias, True, at="rank 2 of the engine, first of its group 2, 3")

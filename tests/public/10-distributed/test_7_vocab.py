@@ -36,7 +36,7 @@ def test_10_7_sizes_that_64_does_not_know() -> None:
     expect(ranges(509, 3), [[0, 192], [192, 384], [384, 576]], at="509 tokens, 3 ranks")
 
 
-def test_10_7_a_rank_may_have_nobody() -> None:
+def test_10_7_a_rank_may_have_only_padding() -> None:
     """The last of four has only padding."""
     expect(ranges(131, 4)[3], [144, 192], at="131 tokens, rank 3 of 4")
 

@@ -19,7 +19,7 @@ def test_change_1_the_stream_is_held_back(lab: Any) -> None:
 
 
 def test_change_1_the_door_opens(lab: Any) -> None:
-    """When those who ran are gone, b is admitted, and then the others again."""
+    """When the running requests have ended, b is admitted, and then the others again."""
     gate, running = lab.gate(1), [lab.request("a", "a0")]
     for _ in range(8):
         gate.may_admit(lab.request("b", "b"), running)

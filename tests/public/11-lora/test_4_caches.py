@@ -20,7 +20,7 @@ def shelf(lab: Any, max_loras: int = 2, max_cpu_loras: int = 3, added: Any = DIS
 
 
 def test_11_4_an_adapter_is_loaded_once(lab: Any) -> None:
-    """Host memory: who is there already is not read again."""
+    """Host memory: an adapter that is there already is not read again."""
     manager = shelf(lab, added=["pirate", "pirate", "pirate"])
     expect(manager.num_loads, 1, at="pirate was added three times")
     expect(manager.paths, {"pirate": "/pirate"}, at="where it can be read again")
@@ -35,7 +35,7 @@ def test_11_4_the_least_recently_used_goes(lab: Any) -> None:
     expect(list(manager.cpu_cache), kept, at="pirate was asked for again, so json is the oldest")
 
 
-def test_11_4_load_before_anybody_goes(lab: Any) -> None:
+def test_11_4_load_before_an_adapter_is_evicted(lab: Any) -> None:
     """Host memory: an adapter that cannot be loaded costs no other its place."""
     manager = shelf(lab)
     with pytest.raises(ValueError, match="there is no adapter"):
@@ -70,7 +70,7 @@ def test_11_4_an_empty_slot_first(lab: Any) -> None:
 
 
 def test_11_4_the_oldest_slot_goes(lab: Any) -> None:
-    """Slots: who was used least recently makes room."""
+    """Slots: the adapter that was used least recently makes room."""
     manager = shelf(lab)
     for key in ("pirate", "json", "pirate"):
         manager.activate(key, [key])

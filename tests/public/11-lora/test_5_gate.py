@@ -29,7 +29,7 @@ def test_11_5_adapters_are_counted_not_requests(lab: Any) -> None:
     expect(ask(lab, "pirate", ["json"] * 3, 2), True, at="three times json, max_loras 2")
 
 
-def test_11_5_who_has_a_slot_may_come(lab: Any) -> None:
+def test_11_5_a_request_whose_adapter_has_a_slot_may_come(lab: Any) -> None:
     """A request whose adapter is running needs no further slot."""
     expect(ask(lab, "json", ["polite", "json"], 2), True, at="json, beside polite and json")
 

@@ -50,7 +50,7 @@ def test_11_7_the_base_keeps_every_bit(lab: Any, way: Any) -> None:
 
 
 @WAYS
-def test_11_7_nobody_has_an_adapter(lab: Any, way: Any) -> None:
+def test_11_7_no_row_has_an_adapter(lab: Any, way: Any) -> None:
     """Only rows of the base: nothing changes."""
     rows = lab.Rows([-1, -1])
     rows.check(way(rows), "slots - -")
@@ -73,8 +73,8 @@ def test_11_7_into_a_slice_of_a_wider_matrix(lab: Any, way: Any) -> None:
     wide = torch.full((3, 20), 9.0)
     wide[:, 5:13] = rows.y
     expected, rows.y = rows.expected(), wide[:, 5:13]
-    apply, who = (apply_dense, rows.foreign) if way is dense else (apply_grouped, rows.groups)
-    apply(rows.x, rows.y, rows.lora_a, rows.lora_b, rows.columns, who)
+    apply, chosen = (apply_dense, rows.foreign) if way is dense else (apply_grouped, rows.groups)
+    apply(rows.x, rows.y, rows.lora_a, rows.lora_b, rows.columns, chosen)
     near = torch.allclose(wide[:, 5:13], expected, atol=1e-5)
     expect(near, True, at="the view has the deltas")
     rest = bool((wide[:, :5] == 9).all() and (wide[:, 13:] == 9).all())

@@ -15,7 +15,7 @@ def test_11_8_rows_through_the_list(lab: Any) -> None:
     lab.check_shrink("3 rows of slot 0, 2 of slot 1, 2 of the base", [3, 2], 2)
 
 
-def test_11_8_a_slot_that_nobody_uses(lab: Any) -> None:
+def test_11_8_a_slot_that_no_row_uses(lab: Any) -> None:
     """Slots 0 and 2 are other customers': the rows use slots 1 and 3."""
     lab.check_shrink("2 rows of slot 1, 1 of slot 3", [0, 2, 0, 1], 1, padding=2)
 
@@ -45,6 +45,6 @@ def test_11_8_rows_of_a_wider_matrix(lab: Any) -> None:
     lab.check_shrink("x is a slice of a wider matrix", [2, 2], 1, strided=True)
 
 
-def test_11_8_nobody_has_an_adapter(lab: Any) -> None:
+def test_11_8_no_row_has_an_adapter(lab: Any) -> None:
     """Only the base: nothing is written."""
     lab.check_shrink("3 rows of the base", [0, 0], 3)

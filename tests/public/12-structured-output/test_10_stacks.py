@@ -15,7 +15,7 @@ Rule = tuple[list[dict[str, int]], set[int], dict[int, dict[str, int]]]
 
 
 def pushdown(rules: dict[str, Rule]) -> Pushdown:
-    """Of each rule: a row for each state, who accepts, and the calls of states."""
+    """Of each rule: a row for each state, which states accept, and the calls of states."""
     dfas = {}
     for name, (rows, accepting, calls) in rules.items():
         table = np.full((len(rows), 256), DEAD, dtype=np.int32)

@@ -30,7 +30,7 @@ def test_12_13_drafts_of_a_request_without_a_mask() -> None:
     expect(found, ([4, 5], [0, 1]), at="logits free x 4, a a; masks a a")
 
 
-def test_12_13_nobody_has_a_mask() -> None:
+def test_12_13_no_row_has_a_mask() -> None:
     """Two empty lists."""
     expect(mask_rows(["a", "b"], [1, 2], {}), ([], []), at="no masks")
 

@@ -1,4 +1,4 @@
-"""13.4: who needs an image."""
+"""13.4: which requests need an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_13_4_an_unknown_image_is_not_cached(lab: Any) -> None:
     expect(lab.state_of(manager), lab.state_of(lab.holding(10)), at="the cache afterwards")
 
 
-def test_13_4_who_finds_an_image_needs_it(lab: Any) -> None:
+def test_13_4_a_request_that_finds_an_image_needs_it(lab: Any) -> None:
     """Two requests need the cat."""
     manager = lab.holding(10, "cat")
     yours = manager.check_and_update_cache(lab.request("ana", lab.image(2, "cat")), 0)
@@ -24,7 +24,7 @@ def test_13_4_who_finds_an_image_needs_it(lab: Any) -> None:
     expect(manager.num_freeable_slots, 6, at="room: it was needed before")
 
 
-def test_13_4_an_image_that_nobody_needed_is_no_room_any_more(lab: Any) -> None:
+def test_13_4_a_found_image_is_no_longer_freeable(lab: Any) -> None:
     """An image leaves `freeable` when a request finds it."""
     manager = lab.holding(10, free=("cat", "dog"))
     one = lab.request("ana", lab.image(0, "owl"), lab.image(4, "dog"))
@@ -51,7 +51,7 @@ def test_13_4_the_last_one_makes_room(lab: Any) -> None:
 
 
 def test_13_4_the_youngest_goes_to_the_end(lab: Any) -> None:
-    """Who becomes free last is evicted last."""
+    """The image that becomes free last is evicted last."""
     manager = lab.holding(20, "cat", free=("dog",))
     manager.free_encoder_input(lab.request("zoe", lab.image(2, "cat")), 0)
     expect(list(manager.freeable.items()), [("dog", 6), ("cat", 4)], at="freeable, oldest first")

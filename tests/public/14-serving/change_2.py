@@ -1,4 +1,4 @@
-"""Change request 2: who has not begun when a shutdown is asked for is told at once."""
+"""Change request 2: a request that has not begun when a shutdown begins is answered at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from labkit.inside.serving.small_engine import shut_down_after
 from labkit.testing import expect
 
 
-def test_change_2_who_waits_is_told_first() -> None:
+def test_change_2_waiting_requests_are_answered_first() -> None:
     """Two rows: ana and ben run to their end, cleo and dora are told before."""
     ends, tokens = shut_down_after({"ana": 5, "ben": 6, "cleo": 3, "dora": 3}, 2, 1, 60.0)
     expect(

@@ -1,4 +1,4 @@
-"""Task 14.2: one slot, an event, and a reader who may be slow."""
+"""Task 14.2: one slot, an event, and a reader that may be slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_14_2_unread_outputs_become_one(scene: Any, part: Any) -> None:
 
 
 def test_14_2_a_waiting_reader_is_woken(scene: Any, part: Any) -> None:
-    """Who waits gets the output that is put, each time anew."""
+    """A waiting reader gets the output that is put, each time anew."""
     script: list[Any] = []
     for letter in "ab":
         script += [["begin"], ["put", {"parts": [part(letter)]}], ["end"]]
@@ -36,7 +36,7 @@ def test_14_2_an_empty_slot_is_waited_for(scene: Any, part: Any) -> None:
 
 
 def test_14_2_looking_and_waiting_agree(scene: Any, part: Any) -> None:
-    """Looking clears the event, too: a reader who comes afterwards waits."""
+    """Looking clears the event, too: a reader that comes afterwards waits."""
     script = [["put", {"parts": [part("a")]}], ["look"], ["read"]]
     expect([text(s) for s in scene.collect("DELTA", script)], ["a", "waits"], at="put, look, read")
 
@@ -48,7 +48,7 @@ def test_14_2_an_error_is_raised_once(scene: Any) -> None:
 
 
 def test_14_2_an_error_takes_the_slot(scene: Any, part: Any) -> None:
-    """It replaces what was not read, wakes who waits, and nothing that comes later replaces it."""
+    """It replaces what was not read, wakes the reader, and no later output replaces it."""
     put = ["put", {"parts": [part("a")]}]
     expect(
         scene.collect("DELTA", [put, ["fail", "no"], ["read"]]),

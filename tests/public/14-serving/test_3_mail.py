@@ -37,7 +37,7 @@ def test_14_3_a_burst_is_taken_whole(scene: Any) -> None:
         expect(["slept"] in seen["diary"], False, at="a full mailbox is no reason to sleep")
 
 
-def test_14_3_who_is_ending_does_not_sleep(scene: Any) -> None:
+def test_14_3_an_engine_that_shuts_down_does_not_sleep(scene: Any) -> None:
     """Once a shutdown was asked for, an idle engine goes on to end."""
     expect(scene.take_messages({}, [], state="REQUESTED")["diary"], [], at="REQUESTED, no work")
     seen = scene.take_messages({}, [], later=[["SHUTDOWN", 1.0]])
@@ -84,7 +84,7 @@ def test_14_3_calls_and_shutdowns(scene: Any) -> None:
     )
 
 
-def test_14_3_nobody_is_let_in_at_the_end(scene: Any) -> None:
+def test_14_3_no_request_is_admitted_during_a_shutdown(scene: Any) -> None:
     """After a shutdown was asked for, a new request is answered as aborted."""
     seen = scene.handle_messages({}, [["SHUTDOWN", 5.0], ADD])
     expect([seen["diary"], seen["sent"]], [[], [["b", "abort", None]]], at="SHUTDOWN, then ADD b")

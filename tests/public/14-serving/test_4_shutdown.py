@@ -8,19 +8,19 @@ from labkit.testing import expect
 
 
 def ends(seen: Any) -> list[Any]:
-    """Who was told the end, and which."""
+    """Which requests were told the end, and which end."""
     return [line[:2] for line in seen["sent"] if line[1] is not None]
 
 
-def test_14_4_everybody_may_end(scene: Any) -> None:
+def test_14_4_all_requests_may_finish(scene: Any) -> None:
     """With time enough all run to their last token, and then the loop is left at once."""
     seen = scene.run_loop({"a": 2, "b": 4}, [["SHUTDOWN", 100.0]])
     expect(ends(seen), [["a", "length"], ["b", "length"]], at="a needs 2 steps, b needs 4")
     expect(seen["state"], "SHUTTING_DOWN", at="after the loop", steps=seen["steps"])
 
 
-def test_14_4_who_is_left_is_told(scene: Any) -> None:
-    """When the time is up, those who still run are aborted, and told."""
+def test_14_4_requests_that_are_left_are_aborted(scene: Any) -> None:
+    """When the time is up, running requests are aborted, and told."""
     seen = scene.run_loop({"a": 2, "b": 9}, [["SHUTDOWN", 3.0]])
     expect(ends(seen), [["a", "length"], ["b", "abort"]], at="3 seconds, b needs 9")
     expect(seen["left"], {}, at="requests left in the scheduler")

@@ -126,6 +126,6 @@ def test_14_5_an_abort_spares_the_twin(scene: Any) -> None:
     )
 
 
-def test_14_5_who_has_finished_is_left_alone(scene: Any) -> None:
+def test_14_5_a_finished_request_is_not_aborted(scene: Any) -> None:
     """Nothing is aborted twice, or after its end."""
     expect(scene.abort_stream(1, [0])["diary"], [], at="its only completion has ended")

@@ -71,7 +71,7 @@ def test_14_6_a_slice_is_counted_processed_delivered(scene: Any) -> None:
     expect(seen["diary"], counted + rest, at="outputs of a, b and a")
 
 
-def test_14_6_who_is_not_known_is_ignored(scene: Any) -> None:
+def test_14_6_an_unknown_request_is_ignored(scene: Any) -> None:
     """An output may come for a request that was aborted while the step ran."""
     seen = scene.slice_of_outputs([["z", [1]], ["c", [2]]])
     expect(

@@ -84,8 +84,8 @@ def test_14_7_an_error_is_an_event(scene: Any, error: str, code: int) -> None:
 @pytest.mark.parametrize(
     ("error", "raised"), [("gone", "ConnectionResetError"), ("cancel", "CancelledError")]
 )
-def test_14_7_nobody_reads_any_more(scene: Any, error: str, raised: str) -> None:
-    """A reader who is gone, or a cancelled task: nothing more is sent, and it is raised on."""
+def test_14_7_the_reader_has_gone(scene: Any, error: str, raised: str) -> None:
+    """A reader that is gone, or a cancelled task: nothing more is sent, and it is raised on."""
     seen = scene.send_stream(3, error, 1)
     sent = [line for line in seen["diary"] if line[0] == "sent"]
     expect(

@@ -1,4 +1,4 @@
-"""Task 14.9: who is let in."""
+"""Task 14.9: which requests are admitted."""
 
 from __future__ import annotations
 

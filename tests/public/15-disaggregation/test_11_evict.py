@@ -42,7 +42,7 @@ def test_15_11_what_fits_stays(lab: Any, tmp_path: Path) -> None:
     expect((store.evict(), left(lab, store)), (3000, "abc"), at="no limit")
 
 
-def test_15_11_somebody_else_was_faster(lab: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_15_11_another_engine_was_faster(lab: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """A file that has vanished since it was counted is no error."""
     store = filled(lab, tmp_path, room=1)
     scan = list(store._scan())

@@ -9,7 +9,7 @@ from labkit.testing import expect
 
 
 def test_15_12_an_answer_is_put_in_place(lab: Any) -> None:
-    """Who has an answer is placed, named, and told of; the others go on."""
+    """A request with an answer is placed, named, and told of; the others go on."""
     south = lab.South()
     south.fetches_now("ada", math.inf).set_result(b"kv")
     south.fetches_now("ben", math.inf)
@@ -36,7 +36,7 @@ def test_15_12_a_deadline_ends_it(lab: Any) -> None:
     expect(south.get_block_ids_with_load_errors(), {3, 4, 7}, at="ben's is over as well")
 
 
-def test_15_12_an_answer_that_is_late_finds_nobody(lab: Any) -> None:
+def test_15_12_a_late_answer_is_dropped(lab: Any) -> None:
     """What comes after the deadline is not written: the blocks may be another request's."""
     south = lab.South()
     answer = south.fetches_now("ada", -1.0)
@@ -47,7 +47,7 @@ def test_15_12_an_answer_that_is_late_finds_nobody(lab: Any) -> None:
 
 
 def test_15_12_an_answer_counts_even_at_the_deadline(lab: Any) -> None:
-    """Who is there is there."""
+    """An answer that has arrived counts."""
     south = lab.South()
     south.fetches_now("ada", -1.0).set_result(b"kv")
     south.get_finished(set())

@@ -12,7 +12,7 @@ from labkit.testing import expect
 ADA = ("lease-1", [4, 5, 6], None)
 
 
-def test_15_13_whoever_has_the_lease_may_read(lab: Any) -> None:
+def test_15_13_the_holder_of_the_lease_may_read(lab: Any) -> None:
     """All blocks or some of them, while it runs and until its deadline."""
     for deadline in (None, math.inf):
         table = lab.leases(ada=("lease-1", [4, 5, 6], deadline))
@@ -86,7 +86,7 @@ def test_15_13_released_or_past_their_time(lab: Any) -> None:
     expect(table.take_ended(110.0), {"cyd"}, at="at 110, her deadline")
 
 
-def test_15_13_who_runs_is_not_over(lab: Any) -> None:
+def test_15_13_a_running_request_is_not_over(lab: Any) -> None:
     """A request that has not ended has no deadline, and stays even if it was released."""
     table = lab.leases(ada=("1", [4], None))
     table.released = {"ada"}

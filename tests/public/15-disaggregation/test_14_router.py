@@ -63,7 +63,7 @@ def test_15_14_all_cleared(lab: Any) -> None:
     )
 
 
-def test_15_14_who_is_done_first(lab: Any) -> None:
+def test_15_14_the_worker_that_is_done_first(lab: Any) -> None:
     """Queue and missing tokens together; of equals the first."""
     at = "100 tokens, blocks of 16"
     expect(choose_worker([4, 0], [0, 0], 100, 16), 0, at=f"{at}: 0 has 4 blocks, both idle")
@@ -72,7 +72,7 @@ def test_15_14_who_is_done_first(lab: Any) -> None:
     expect(choose_worker([0, 1, 1], [5, 5, 5], 100, 16), 1, at=f"{at}: 1 and 2 are alike")
 
 
-def test_15_14_nobody_there() -> None:
+def test_15_14_no_worker() -> None:
     """Without a worker there is nothing to choose."""
     with pytest.raises(ValueError):
         choose_worker([], [], 100, 16)

@@ -38,7 +38,7 @@ def test_15_2_the_oldest_go(lab: Any) -> None:
     expect(lab.names(policy.blocks), "c", at="what is left")
 
 
-def test_15_2_nobody_goes_who_is_used_or_protected(lab: Any) -> None:
+def test_15_2_used_and_protected_blocks_stay(lab: Any) -> None:
     """A block that is written, read or protected stays."""
     policy = lab.shelf(w=-1, r=1, p=0, a=0)
     gone = policy.evict(1, {lab.key("p")})

@@ -15,7 +15,7 @@ def test_15_3_three_answers(lab: Any) -> None:
     expect(answers, [True, False, None], at="a is ready, z unknown, w being written")
 
 
-def test_15_3_new_keys_get_places_and_nobody_finds_them(lab: Any) -> None:
+def test_15_3_new_keys_get_places_and_are_not_found_yet(lab: Any) -> None:
     """What is being written has a place, and is not ready."""
     manager = lab.tier(4, "a")
     place = manager.prepare_store([lab.key("a"), lab.key("b"), lab.key("c")])
@@ -74,7 +74,7 @@ def test_15_3_nothing_to_store_is_no_refusal(lab: Any) -> None:
     expect((place.keys_to_store, place.evicted_keys), ([], []), at="to store, and evicted")
 
 
-def test_15_3_who_reads_goes_on_reading(lab: Any) -> None:
+def test_15_3_a_reader_goes_on_reading(lab: Any) -> None:
     """A block that is read is not being written: told of it, the tier leaves its reader alone."""
     manager = lab.tier(2, "ab")
     manager.prepare_load([lab.key("a")])
@@ -84,7 +84,7 @@ def test_15_3_who_reads_goes_on_reading(lab: Any) -> None:
         expect(manager.policy.get(lab.key("a")).ref_cnt, 1, at=at)
 
 
-def test_15_3_a_store_makes_nobody_younger(lab: Any) -> None:
+def test_15_3_a_store_makes_no_block_younger(lab: Any) -> None:
     """a is known already and left out: it stays the oldest, and goes for c."""
     manager = lab.tier(2, "ab")
     manager.prepare_store([lab.key("a")])

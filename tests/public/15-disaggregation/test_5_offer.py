@@ -38,7 +38,7 @@ def test_15_5_later_is_not_never(lab: Any) -> None:
     expect(answer, (None, False), at="a is ready, b is being written")
 
 
-def test_15_5_nobody_loads_twice(lab: Any) -> None:
+def test_15_5_no_block_is_loaded_twice(lab: Any) -> None:
     """What another request is loading now will be on the device soon: ask again then."""
     connector = lab.host(lab.tier(8, "ab"))
     lab.is_loading(connector, "ben", "b")
@@ -59,7 +59,7 @@ def test_15_5_what_was_found_is_young(lab: Any) -> None:
     expect(lab.names(tier.policy.blocks), "xba", at="oldest first, after a and b were found")
 
 
-def test_15_5_who_is_told_to_wait_touches_nothing(lab: Any) -> None:
+def test_15_5_a_lookup_that_must_wait_touches_nothing(lab: Any) -> None:
     """a is found, and ben is loading it: no offer, so a stays as old as it is."""
     tier = lab.tier(8, "ax")
     connector = lab.host(tier)

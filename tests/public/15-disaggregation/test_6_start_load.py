@@ -27,7 +27,7 @@ def test_15_6_it_takes_no_budget_and_no_row(lab: Any) -> None:
     expect(engine.step(), {"ben": 5}, at="one row, 5 tokens of budget")
 
 
-def test_15_6_nobody_finds_what_is_not_there(lab: Any) -> None:
+def test_15_6_blocks_are_not_found_before_they_arrive(lab: Any) -> None:
     """Its blocks are not findable before they have arrived."""
     engine = lab.Engine({"ada": 8})
     ada = engine.add("ada", 11)
@@ -61,7 +61,7 @@ def test_15_6_no_blocks_no_change(lab: Any) -> None:
 
 
 def test_15_6_the_order_of_the_line_stays(lab: Any) -> None:
-    """Those who load stand among those who were skipped, in order of arrival."""
+    """Loading requests stand among the skipped ones, in order of arrival."""
     engine = lab.Engine({"ada": 8, "cyd": 8}, max_num_batched_tokens=64)
     for number, name in enumerate(("ada", "ben", "cyd")):
         engine.add(name, 11, first=100 * number)

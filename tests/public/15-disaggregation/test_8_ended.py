@@ -41,14 +41,14 @@ def test_15_8_free_after_the_last(lab: Any) -> None:
         expect(state.held, {}, at="afterwards")
 
 
-def test_15_8_who_waits_has_arrived(lab: Any) -> None:
+def test_15_8_a_waiting_request_has_arrived(lab: Any) -> None:
     """An unfinished request that has received has arrived; nothing of it is freed."""
     state = TransferState({"ada"})
     expect(transfers_over(state, {"ada"}, "recv"), [], at="ada waits for her KV")
     expect(state.arrived, {"ada"}, at="afterwards")
 
 
-def test_15_8_reports_about_nobody(lab: Any) -> None:
+def test_15_8_reports_about_unknown_requests(lab: Any) -> None:
     """An id for which no request waits is ignored."""
     state = TransferState({"ada"})
     for kind in ("recv", "send"):

@@ -23,7 +23,7 @@ def test_15_9_back_to_the_first_hole(lab: Any) -> None:
     expect(yours, {"ada": 4}, at="2 and 4 did not come")
 
 
-def test_15_9_whoever_holds_nothing_of_it_goes_on(lab: Any) -> None:
+def test_15_9_requests_without_an_invalid_block_go_on(lab: Any) -> None:
     """Requests without an invalid block are not named."""
     yours = find(lab, {3}, {}, ada=(8, [1, 2]), ben=(8, [3, 4]))
     expect(yours, {"ben": 0}, at="only ben has block 3")

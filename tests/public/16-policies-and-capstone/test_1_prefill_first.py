@@ -31,7 +31,7 @@ def test_16_1_a_prompt_is_computed_whole(desk: Any) -> None:
     expect(desk.plans(scheduler, 2), [{"ana": 10}, {"ben": 8, "cleo": 8}], at=at)
 
 
-def test_16_1_nobody_is_overtaken(desk: Any) -> None:
+def test_16_1_no_request_is_overtaken(desk: Any) -> None:
     """The first that lacks blocks ends the pass, though one behind it would fit."""
     scheduler = desk.minivllm(blocks=8)
     people = [desk.request("ana", 21), desk.request("ben", 9), desk.request("cleo", 2)]
@@ -41,8 +41,8 @@ def test_16_1_nobody_is_overtaken(desk: Any) -> None:
     expect(desk.names(scheduler.waiting), ["ben", "cleo"], at=f"{at}: the line afterwards")
 
 
-def test_16_1_rows_limit_who_runs(desk: Any) -> None:
-    """max_num_seqs bounds all who run, not those of one step."""
+def test_16_1_max_num_seqs_limits_running_requests(desk: Any) -> None:
+    """max_num_seqs bounds all running requests, not those of one step."""
     scheduler = desk.minivllm(rows=2)
     desk.add(scheduler, *[desk.request(name, 3, max_tokens=3) for name in ("ana", "ben", "cleo")])
     at = "2 rows; ana, ben and cleo have prompts of 3 and answers of 3; four steps"
@@ -73,7 +73,7 @@ def test_16_1_blocks_that_could_be_shared_are_asked_for(desk: Any) -> None:
     expect(second_prompt(desk, blocks=7), [{"ana": 1}], at=at)
 
 
-def test_16_1_who_can_never_fit_is_ended_and_the_next_is_served(desk: Any) -> None:
+def test_16_1_a_request_that_can_never_fit_ends_and_the_next_is_served(desk: Any) -> None:
     """A prompt beyond the budget would block the line for ever."""
     scheduler = desk.minivllm(budget=8)
     ana = desk.request("ana", 9)

@@ -22,7 +22,7 @@ def victim(desk: Any, scheduler: Any, name: str, prompt: int = 6, computed: int 
 
 
 def test_16_4_the_plan_says_what_to_copy_out(desk: Any) -> None:
-    """Only the worker can move keys and values, and it knows nothing but the plan."""
+    """Only the worker can move keys and values, and it knows only the plan."""
     scheduler = desk.v0()
     ana, ben = victim(desk, scheduler, "ana"), victim(desk, scheduler, "ben")
     plan = scheduler.new_plan(64)
@@ -88,7 +88,7 @@ def test_16_4_they_run_on_where_they_were(desk: Any) -> None:
     expect(left, 63, at=f"{at}: what is left of a budget of 64")
 
 
-def test_16_4_a_shared_block_is_copied_before_somebody_writes_to_it(desk: Any) -> None:
+def test_16_4_a_shared_block_is_copied_before_a_write(desk: Any) -> None:
     """Two members come back with a half full block in common: one copies it, either of them."""
     scheduler = desk.v0()
     manager = scheduler.kv_cache_manager

@@ -37,7 +37,7 @@ def test_16_5_as_many_as_it_takes_and_no_more(desk: Any) -> None:
     expect(desk.names(scheduler.running), ["ana", "dan"], at=f"{at}: who still runs")
 
 
-def test_16_5_nobody_goes_for_an_equal(desk: Any) -> None:
+def test_16_5_no_preemption_for_an_equal_priority(desk: Any) -> None:
     """Urgency is (priority, arrival_time); only a smaller pair may preempt."""
     scheduler = office(desk, ("ana", 2, 1.0), ("ben", 2, 5.0), blocks=4)
     at = "ana (2, arrived 1.0) and ben (2, 5.0) fill the pool; eve (2, 9.0) waits"
@@ -55,14 +55,14 @@ def test_16_5_the_more_urgent_are_safe(desk: Any) -> None:
     expect(desk.names(scheduler.running), ["ana"], at=f"{at}: who still runs")
 
 
-def test_16_5_nobody_goes_if_it_fits_already(desk: Any) -> None:
+def test_16_5_no_preemption_if_it_fits_already(desk: Any) -> None:
     """Blocks and a row are free: the next step admits it anyway."""
     scheduler = office(desk, ("ana", 2, 1.0), ("ben", 3, 2.0), blocks=8)
     at = "ana (2) and ben (3) hold 4 of 8 blocks; eve (1) needs 2"
     expect(make_room(desk, scheduler, "eve", 6, 1), (0, []), at=at)
 
 
-def test_16_5_nobody_waits(desk: Any) -> None:
+def test_16_5_no_request_waits(desk: Any) -> None:
     """No request waits, so there is none to make room for."""
     scheduler = office(desk, ("ana", 2, 1.0), ("ben", 3, 2.0), blocks=4)
     count = scheduler._schedule_priority_preemption(scheduler.new_plan(64))

@@ -29,7 +29,7 @@ def test_16_9_every_answer_is_a_machine() -> None:
                 expect(found.decode in second, True, at=at_second, placed=found)
 
 
-def test_16_9_everybody_is_served() -> None:
+def test_16_9_every_request_is_served() -> None:
     """A short run of each trace; the arena counts."""
     for name in TRACES:
         figures = play_class(FleetMatch("yours", name, SEED, requests=60), CapstoneFleet)

@@ -24,7 +24,7 @@ def test_18_5_the_shortest_wins_and_full_is_trimmed(hy: Any) -> None:
     expect(got, ([[100, 101], [200, 201]], 8), at="tables of full and window, and tokens")
 
 
-def test_18_5_who_accepted_is_asked_again(hy: Any) -> None:
+def test_18_5_a_group_that_accepted_is_asked_again(hy: Any) -> None:
     """28 is too long for the state, its 24 is too long for the window: they meet at 20."""
     kinds = [
         hy.Kind("full", accepts=WHOLE),

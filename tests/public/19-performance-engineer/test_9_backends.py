@@ -67,7 +67,7 @@ def test_19_9_the_best_is_taken(backends: Any) -> None:
     expect(got, backends.steady, at="quick and gone cannot, steady and old can: class")
 
 
-def test_19_9_who_asks_gets_what_was_asked_for(backends: Any) -> None:
+def test_19_9_the_requested_backend_is_taken(backends: Any) -> None:
     """The backend that was asked for is taken, also where a better one is there."""
     got = get_attn_backend_cls(backends.platform("steady", "old"), "old", backends.config)
     expect(got, backends.old, at="old is asked for: class")
