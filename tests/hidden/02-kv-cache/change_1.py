@@ -46,7 +46,7 @@ def test_change_1_free_hits_cost_too() -> None:
     manager.check_integrity()
 
 
-def test_change_1_who_was_preempted_is_new_again() -> None:
+def test_change_1_a_preempted_request_counts_as_new() -> None:
     manager = KVCacheManager(4, 4, 128, enable_caching=False, hash_root=b"root")
     manager.reserve = 1  # type: ignore[attr-defined]
     request = request_of(manager, "a", list(range(12)))

@@ -31,7 +31,7 @@ def see_pool(p: Program, pool: Any) -> None:
 @many
 @given(moves=st.lists(st.integers(0, 5), max_size=30))
 def test_02_2_any_order_of_leaving_and_coming(subject: Any, moves: list[int]) -> None:
-    """A model in a list says what the queue must be: 5 pops, the rest leaves or comes back. Who is
+    """A model in a list says what the queue must be: 5 pops, the rest leaves or comes back. A block
     outside has no neighbours."""
     p = Program()
     blocks = [p.new(f"{POOL}KVCacheBlock", i) for i in range(5)]
@@ -149,7 +149,7 @@ def test_02_3_bug_nano_vllm_9fa256a_a_hit_on_a_free_block_keeps_its_name(
     assert subject.run(p) == right
 
 
-def test_02_4_the_oldest_twin_is_found_even_if_nobody_holds_it(subject: Any) -> None:
+def test_02_4_the_oldest_twin_is_found_even_if_it_is_free(subject: Any) -> None:
     """Twins 1 and 2; the holder of 1 has gone, the holder of 2 has not."""
     p = Program()
     pool = p.new(f"{POOL}BlockPool", 5)
@@ -173,7 +173,7 @@ def test_02_4_any_names_and_twins(
     subject: Any, names: list[bytes], moves: list[tuple[str, int]], number: int
 ) -> None:
     """Blocks are filed by one of three names, one or several at a time, and forgotten again. A
-    model in a list says who is found: the one that has had the name longest."""
+    model in a list says which is found: the one that has had the name longest."""
     p = Program()
     pool = p.new(f"{POOL}BlockPool", 9)
     blocks = pool.get_new_blocks(8)

@@ -97,8 +97,8 @@ def test_02_1_a_text_may_look_like_a_border(subject: Any, border: str) -> None:
 def test_02_1_keys_of_any_form_make_names_of_their_own(
     subject: Any, reference: Any, keys: list[tuple[Any, ...]]
 ) -> None:
-    """`hash_block` alone: other extra keys, another name, and the same keys the same. Who sorts
-    them takes nothing away."""
+    """`hash_block` alone: other extra keys, another name, and the same keys the same. A hasher
+    that sorts the keys takes none away."""
     p = Program()
     seen: dict[bytes, int] = {}
     for extra in keys:

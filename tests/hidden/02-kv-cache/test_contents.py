@@ -1,5 +1,5 @@
 """Names of contents: random prompts with adapters, salts and images get equal hashes exactly where
-the reference gives them. There only who shares a name is compared; the bytes are fixed for blocks
+the reference gives them. Only which blocks share a name is compared; bytes are fixed for those
 without extra keys."""
 
 from __future__ import annotations

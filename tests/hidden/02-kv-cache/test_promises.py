@@ -321,7 +321,7 @@ def test_02_5_a_lookup_keeps_what_it_found(subject: Any) -> None:
     assert subject.run(p) == 2 * [[1, 2], [1], [], [1, 2, 3]]
 
 
-def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
+def test_02_5_prompt_logprobs_read_no_prefix_cache(subject: Any) -> None:
     """Logprobs of the prompt need every token of it computed, even if only the token's own is
     wanted: 0 is not None."""
     p = Program()
@@ -337,7 +337,7 @@ def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
 
 
 @pytest.mark.parametrize("skip", [True, False, None])
-def test_02_5_who_wants_nothing_read_finds_nothing(subject: Any, skip: bool | None) -> None:
+def test_02_5_skip_reading_prefix_cache_finds_nothing(subject: Any, skip: bool | None) -> None:
     """A request may say so itself, with logprobs of its prompt and without."""
     p = Program()
     manager = make_manager(p)
@@ -425,7 +425,7 @@ def test_02_6_at_least_one_token(subject: Any, number: int) -> None:
     assert subject.run(p) == [[]]
 
 
-def test_02_6_who_is_refused_is_not_noted(subject: Any) -> None:
+def test_02_6_a_refused_request_is_not_noted(subject: Any) -> None:
     """Two blocks are free and ana needs three: she has no table afterwards, not even an empty
     one."""
     p = Program()

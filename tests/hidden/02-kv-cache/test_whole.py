@@ -141,7 +141,7 @@ def test_02_1_keys_are_taken_as_they_are(subject: Any, part: str) -> None:
     assert len({name for (name,) in subject.run(p)}) == len(TIDY), "texts were changed"
 
 
-def test_02_1_equal_texts_are_equal_whoever_made_them(subject: Any) -> None:
+def test_02_1_equal_texts_have_equal_names(subject: Any) -> None:
     """One string as adapter and salt, and two strings that are equal. (Pickle, for one, writes a
     string once and then where it was, so that equal keys differ.)"""
     p = Program()
@@ -178,7 +178,9 @@ def test_02_1_names_of_a_long_text(
     prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=2, max_size=4),
     size=st.integers(1, 3),
 )
-def test_02_1_a_hasher_remembers_nobody(subject: Any, prompts: list[list[int]], size: int) -> None:
+def test_02_1_a_hasher_remembers_no_request(
+    subject: Any, prompts: list[list[int]], size: int
+) -> None:
     """Requests of one id come one after the other, and the hasher is asked directly: what it
     answered before stays, and where nothing is new, nothing comes."""
     p = Program()
@@ -221,7 +223,9 @@ def join(queue: Any, blocks: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("act", [pop, leave, join])
-def test_02_2_nobody_counts_the_others(subject: Any, act: Callable[[Any, list[Any]], None]) -> None:
+def test_02_2_the_cost_does_not_grow_with_the_queue(
+    subject: Any, act: Callable[[Any, list[Any]], None]
+) -> None:
     """A block that leaves, from the front or the middle, or joins, costs the same in a queue of 5
     and of 400. A cache of size 0 keeps nothing and counts reads of blocks' attributes."""
     p = Program()
@@ -239,7 +243,7 @@ def test_02_2_nobody_counts_the_others(subject: Any, act: Callable[[Any, list[An
 
 
 def test_02_2_the_queue_knows_no_names(subject: Any) -> None:
-    """Blocks come and go with their names; who takes them counts the holders."""
+    """Blocks come and go with their names; the pool counts the holders."""
     p = Program()
     blocks = [p.new(f"{POOL}KVCacheBlock", number, 0, bytes([number])) for number in range(4)]
     queue = p.new(f"{POOL}FreeKVCacheBlockQueue", blocks)
@@ -291,7 +295,7 @@ def test_02_3_names_change_no_order(subject: Any, data: st.DataObject) -> None:
     moves=st.lists(st.tuples(st.sampled_from(["forget", "look"]), st.integers(0, 5)), max_size=8),
     free=st.sets(st.integers(0, 5)),
 )
-def test_02_3_forgetting_moves_nobody(
+def test_02_3_forgetting_moves_no_block(
     subject: Any, moves: list[tuple[str, int]], free: set[int]
 ) -> None:
     """Six named blocks, some free and some held: to look for one changes nothing, and to forget
@@ -387,7 +391,7 @@ def test_02_4_twins_of_one_call(subject: Any) -> None:
 
 @many
 @given(free=st.permutations(range(4)), looks=st.lists(st.integers(0, 3), min_size=1, max_size=4))
-def test_02_4_looking_moves_nobody(subject: Any, free: list[int], looks: list[int]) -> None:
+def test_02_4_looking_moves_no_block(subject: Any, free: list[int], looks: list[int]) -> None:
     """Free blocks keep their places in the queue, however often they are looked up. Of what is
     not there nothing is noted."""
     p = Program()
@@ -468,8 +472,8 @@ def hashed(p: Program, manager: Any, name: str, prompt: Sequence[int]) -> Any:
 def test_02_5_looking_changes_nothing(
     subject: Any, length: int, shared: int, gone: bool, evict: bool
 ) -> None:
-    """No table, no count, no statistics, no order of free blocks, and nothing of the request: who
-    looks may never be admitted."""
+    """No table, no count, no statistics, no order of free blocks, and nothing of the request: one
+    that looks may never be admitted."""
     p = Program()
     manager = p.new(MANAGER, 9, 4, 64, hash_root=b"root")
     ana = hashed(p, manager, "ana", range(16))

@@ -56,7 +56,7 @@ def test_change_1_priority_is_as_before(seed: int) -> None:
 
 
 def test_change_1_in_a_step() -> None:
-    """Three need a block each and one is free: who loses least gives up its own turn."""
+    """Three need a block each and one is free: the one that loses least gives up its own turn."""
     scheduler = scheduler_of("fcfs", blocks=7)
     large, small, middle = (start(scheduler, n, c) for n, c in (("a", 12), ("b", 4), ("c", 8)))
     plan = scheduler.schedule()

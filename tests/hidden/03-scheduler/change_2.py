@@ -25,7 +25,7 @@ def ask(scheduler: Scheduler, name: str, priority: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_change_2_who_is_admitted(seed: int) -> None:
+def test_change_2_which_requests_are_admitted(seed: int) -> None:
     rng = Random(seed)
     rows, line = rng.randint(1, 5), [rng.choice((-1, 0, 0, 2)) for _ in range(8)]
     scheduler = scheduler_of(rows)
@@ -40,7 +40,7 @@ def test_change_2_who_is_admitted(seed: int) -> None:
     assert admitted == expected
 
 
-def test_change_2_who_was_skipped_keeps_its_place() -> None:
+def test_change_2_a_skipped_request_keeps_its_place() -> None:
     scheduler = scheduler_of(2)
     for index, priority in enumerate((0, 0, 0, -1)):
         ask(scheduler, f"r{index}", priority)

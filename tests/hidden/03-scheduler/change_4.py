@@ -1,4 +1,4 @@
-"""Change request 4, over random lines: who has blocks and budget gets tokens."""
+"""Change request 4, over random lines: a request with blocks and budget gets tokens."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def line(seed: int) -> tuple[Scheduler, set[str]]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_change_4_who_still_runs_was_looked_at(seed: int) -> None:
+def test_change_4_every_running_request_was_looked_at(seed: int) -> None:
     scheduler, lacking = line(seed)
     step = StepPlan(64)
     scheduler._schedule_running(step)
     own_victim = step.preempted and step.preempted[-1].request_id not in lacking
     left = {r.request_id for r in scheduler.running} - lacking - set(step.num_scheduled_tokens)
-    assert not left or own_victim  # who is its own victim ends the pass
+    assert not left or own_victim  # a request that is its own victim ends the pass
     scheduler.check_integrity()

@@ -75,7 +75,7 @@ def run(seed: int, share: float) -> list[dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_change_5_who_reads_its_output_waits(seed: int) -> None:
+def test_change_5_a_request_that_reads_its_output_waits(seed: int) -> None:
     run(seed, 0.5)
 
 

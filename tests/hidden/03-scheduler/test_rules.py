@@ -119,7 +119,7 @@ def test_03_1_any_sequence_of_calls(subject: Any, reference: Any, kind: str, dat
 
 
 @pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
-def test_03_1_nobody_is_first_in_an_empty_line(subject: Any, kind: str) -> None:
+def test_03_1_an_empty_queue_has_no_first_request(subject: Any, kind: str) -> None:
     """Before a request has come, and when all have gone."""
     p = Program()
     queue = p.new(f"mini_vllm.core.request_queue:{kind}")
@@ -254,8 +254,8 @@ def test_03_3_victims_of_every_kind(subject: Any, reference: Any, policy: str) -
 @many
 @given(data=st.data())
 def test_03_3_any_victims(subject: Any, reference: Any, data: Any) -> None:
-    """Requests of any priority run; some are preempted by hand, some as the policy says. Who is
-    next, who waits in which order, and which blocks are free?"""
+    """Requests of any priority run; some are preempted by hand, some as the policy says. Which
+    is next, which wait in which order, and which blocks are free?"""
     p = Program()
     s = scheduler(p, blocks=40, policy=data.draw(st.sampled_from(["fcfs", "priority"])))
     names = data.draw(st.lists(st.text("abc", min_size=1), min_size=1, max_size=4, unique=True))
@@ -355,7 +355,7 @@ def test_03_3_what_the_client_has_sent_and_seen_stays(subject: Any, policy: str)
     assert seen[1] == [7] * 4 and len(seen[3]) == 2 and seen[8] == set()
 
 
-def test_03_3_who_came_back_was_admitted_last(subject: Any) -> None:
+def test_03_3_a_resumed_request_was_admitted_last(subject: Any) -> None:
     """Under "fcfs": "a" came first, was preempted and is admitted again behind "b" and "c"."""
     p = Program()
     s = scheduler(p)
@@ -462,7 +462,7 @@ def test_03_4_every_extension_limits(subject: Any, limits: tuple[int, int]) -> N
 
 
 @pytest.mark.parametrize(("lookahead", "length"), [(0, 20), (2, 20), (1, 13)])
-def test_03_4_who_outgrows_the_pool_takes_no_turn_but_its_own(
+def test_03_4_a_request_that_outgrows_the_pool_costs_no_other_its_turn(
     subject: Any, reference: Any, lookahead: int, length: int
 ) -> None:
     """ "a" is computed in chunks of 4, beside "b" and "c", until 4 blocks of 4 hold no more of it.
@@ -525,7 +525,7 @@ def test_03_4_unwritten_blocks_leave_the_prefix_cache(subject: Any, reference: A
     same(subject, reference, p)
 
 
-def test_03_4_who_has_finished_is_told_once(subject: Any) -> None:
+def test_03_4_a_finished_request_is_reported_once(subject: Any) -> None:
     """Also by a plan without tokens; then nothing is left to do."""
     p = Program()
     s = scheduler(p)
@@ -591,7 +591,7 @@ def test_03_4_a_token_that_is_still_sampled_is_computed(
 @many
 @given(data=st.data())
 def test_03_4_any_pressure(subject: Any, reference: Any, data: Any) -> None:
-    """Requests with drafts outgrow a small pool: whose tokens, whose blocks, and who must go?"""
+    """Requests with drafts outgrow a small pool: which get tokens and blocks, and which must go?"""
     p = Program()
     s = scheduler(
         p,
@@ -757,7 +757,7 @@ def test_03_5_a_refusal_notes_nothing_of_what_was_found(
     assert seen[3] is False and seen[:3] == seen[4:7] and seen[7:] == [True, 8]
 
 
-def test_03_5_who_comes_back_must_fit_whole_too(subject: Any, reference: Any) -> None:
+def test_03_5_a_resumed_request_must_fit_whole_too(subject: Any, reference: Any) -> None:
     """Preempted with 21 tokens, "a" comes back when 6 blocks of 4 are free, and not before."""
     p = Program()
     s = scheduler(p, blocks=6, max_num_batched_tokens=8)
@@ -840,7 +840,7 @@ def test_03_5_a_first_chunk_has_the_cap_of_the_step(subject: Any, number: int, s
     ("watermark", "length", "admitted"),
     [(0.3, 16, True), (0.3, 17, False), (0.5, 8, True), (0.5, 9, False), (0.0, 28, True)],
 )
-def test_03_5_an_admission_leaves_blocks_for_those_who_run(
+def test_03_5_an_admission_leaves_blocks_for_running_requests(
     subject: Any, watermark: float, length: int, admitted: bool, whole: bool, preempted: int
 ) -> None:
     """ "a" runs in 2 of 9 blocks of 4. "b", new or preempted before, is admitted if `watermark` of
@@ -928,8 +928,8 @@ def test_03_5_a_return_is_no_first_admission(subject: Any) -> None:
 @many
 @given(data=st.data())
 def test_03_6_any_line(subject: Any, reference: Any, data: Any) -> None:
-    """A line of any length, order and size, some of it blocked until a step of its own: who is
-    admitted, who waits where, and who ends because no pool could hold it?"""
+    """A line of any length, order and size, some of it blocked until a step of its own: which
+    are admitted, which wait where, and which end because no pool could hold them?"""
     p = Program()
     feature = p.new("mini_vllm.core.extension:SchedulerExtension")
     s = scheduler(
@@ -957,7 +957,7 @@ def test_03_6_any_line(subject: Any, reference: Any, data: Any) -> None:
     same(subject, reference, p)
 
 
-def test_03_6_nobody_has_a_turn_when_the_budget_is_spent(subject: Any, reference: Any) -> None:
+def test_03_6_no_request_has_a_turn_when_the_budget_is_spent(subject: Any, reference: Any) -> None:
     """ "a" takes all tokens of the step. "b", which no pool could hold, ends when it is asked, and
     that is not now."""
     p = Program()
@@ -988,7 +988,7 @@ def test_03_6_of_equals_the_smaller_name_has_its_turn(
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_03_6_nobody_who_was_skipped_is_lost(subject: Any, policy: str) -> None:
+def test_03_6_no_skipped_request_is_lost(subject: Any, policy: str) -> None:
     """ "a" and "b" are blocked, and "c" lacks blocks, which ends the pass: all three still wait."""
     p = Program()
     feature = p.new("mini_vllm.core.extension:SchedulerExtension")
@@ -1023,7 +1023,7 @@ def test_03_6_the_smaller_head_has_its_turn(subject: Any, skipped: int, first: s
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_6_skipped_requests_have_their_turn(subject: Any, reference: Any, policy: str) -> None:
-    """ "a" and "c" were blocked and are ready now; one row; who is admitted, step by step?"""
+    """ "a" and "c" were blocked and are ready now; one row; which is admitted, step by step?"""
     p = Program()
     s = scheduler(p, max_num_seqs=1, policy=policy, extensions=[extension(p, [2, 2, 2, 2])])
     blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
@@ -1062,7 +1062,9 @@ def test_03_6_blocked_requests_wait_beside_the_line(
     same(subject, reference, p)
 
 
-def test_03_6_bug_nano_vllm_the_rows_bound_all_who_run(subject: Any, reference: Any) -> None:
+def test_03_6_bug_nano_vllm_the_rows_bound_all_running_requests(
+    subject: Any, reference: Any
+) -> None:
     """The limit was asked of the newcomers of a step only, so that ten ran in two rows. "a" and "b"
     run, "c" waits; it comes when "a" has ended, and not because "b" has no token in a step."""
     p = Program()
@@ -1078,7 +1080,7 @@ def test_03_6_bug_nano_vllm_the_rows_bound_all_who_run(subject: Any, reference: 
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_03_6_bug_vllm_37051_nobody_is_preempted_for_a_newcomer(
+def test_03_6_bug_vllm_37051_an_admission_preempts_no_request(
     subject: Any, reference: Any, policy: str
 ) -> None:
     """A test expected a preemption at admission. "b" is more urgent and lacks a block: it waits,
@@ -1330,7 +1332,7 @@ def test_03_8_rejections_after_a_preemption(subject: Any, reference: Any) -> Non
     same(subject, reference, p)
 
 
-def test_03_8_bug_mini_sglang_the_last_word_of_who_is_too_long(subject: Any) -> None:
+def test_03_8_bug_mini_sglang_a_request_that_is_too_long_is_answered(subject: Any) -> None:
     """A prompt that was too long was dropped without an answer. "b" never fits; "a" outgrows the
     pool while it runs, and "c" has its room then. Each is told once why it has ended."""
     p = Program()

@@ -30,7 +30,7 @@ def see_batch(p: Program, batch: Any) -> None:
 
 
 def read_batch(seen: list[Any]) -> tuple[dict[str, Any], list[str]]:
-    """What each request's row shows, and who is in which row, from seven observations."""
+    """What each request's row shows, and which request is in which, from seven observations."""
     tokens, lengths, computed, tables, blocks, index, order = seen
     behind = {name: tables[r][blocks[r] :] for name, r in index.items()}
     assert not any(map(any, behind.values())), f"foreign blocks behind the tables: {behind}"
@@ -80,7 +80,7 @@ def test_05_2_rows_follow_a_dictionary(subject: Any, data: st.DataObject) -> Non
 
 @many
 @given(data=st.data())
-def test_05_1_table_entries_that_nobody_uses_are_zero(subject: Any, data: st.DataObject) -> None:
+def test_05_1_unused_table_entries_are_zero(subject: Any, data: st.DataObject) -> None:
     """One row, many owners: behind each one's blocks there is only the null block."""
     p = Program()
     batch = p.new(f"{BATCH}InputBatch", 1, 12, SIZE)
@@ -230,7 +230,9 @@ def test_05_4_slots_of_any_block_size(subject: Any, data: st.DataObject) -> None
         st.tuples(st.integers(1, 5), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=8
     )
 )
-def test_05_4_who_is_sampled(subject: Any, requests: list[tuple[int, int, int]]) -> None:
+def test_05_4_which_requests_are_sampled(
+    subject: Any, requests: list[tuple[int, int, int]]
+) -> None:
     """Exactly those of whom nothing is left to compute, at their last token."""
     counts, computed, left = (np.array(column, np.int32) for column in zip(*requests, strict=True))
     p = Program()

@@ -19,7 +19,7 @@ def plan(p: Program, new: list[Any], finished: set[str]) -> Any:
 
 
 def test_05_5_bug_minivllm_72dd681_a_step_without_tokens(subject: Any) -> None:
-    """An empty batch did not come back as others do. Such a step tells who has finished."""
+    """An empty batch did not come back as others do. Such a step names finished requests."""
     p = Program()
     runner = p.new(
         "mini_vllm.worker.model_runner:ModelRunner",

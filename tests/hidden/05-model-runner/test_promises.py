@@ -56,7 +56,7 @@ def plan(
         requests: those that are new.
         computed: those that are known already -> their computed tokens.
         resumed: those of them that come back.
-        blocks: the whole table of who comes back, the additional blocks of others.
+        blocks: the whole table of a resumed request, the additional blocks of others.
     """
     known = computed or {}
     cached = p.new(f"{PLAN}CachedRequestData", list(known), list(known.values()), set(resumed), {})
@@ -104,7 +104,7 @@ def test_05_1_what_is_remembered_stays_as_it_is(subject: Any) -> None:
     assert lists == [[5, 6], [70, 71]]
 
 
-def test_05_2_who_moves_moves_once(subject: Any) -> None:
+def test_05_2_a_request_that_moves_moves_once(subject: Any) -> None:
     """Whichever of six rows are holes: no request moves twice, and no more move than there are
     holes."""
     for kept in product([True, False], repeat=6):
@@ -222,7 +222,7 @@ def test_05_5_the_prefix_cache_has_computed_some(subject: Any, hits: list[int]) 
 def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
     """Requests come, get blocks, are preempted, come back and finish, in any order; a finished id
     may come again. After every step each running one has a row with its tokens, count and table,
-    and the rows are dense; who was preempted is remembered, who has finished is not."""
+    and the rows are dense; a preempted request is remembered, a finished one is not."""
     p, rows = Program(), 4
     runner = make_runner(p, rows)
     prompts: dict[str, list[int]] = {}
@@ -273,7 +273,7 @@ def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("number", [4, 150])
-def test_05_5_rows_are_dense_though_nobody_has_finished(subject: Any, number: int) -> None:
+def test_05_5_rows_are_dense_though_no_request_has_finished(subject: Any, number: int) -> None:
     """All but the last two are preempted; they are remembered as they were, prompt apart from
     output."""
     p = Program()
@@ -293,7 +293,7 @@ def test_05_5_rows_are_dense_though_nobody_has_finished(subject: Any, number: in
     assert remembered == [[[5, 6], [70 + row]] for row in range(number - 2)]
 
 
-def test_05_5_a_step_in_which_nobody_computes(subject: Any) -> None:
+def test_05_5_a_step_in_which_no_request_computes(subject: Any) -> None:
     """Two of three finish, and one that never had a row: it was aborted while it waited. The rows
     are dense, and only cleo is remembered."""
     p = Program()
@@ -340,7 +340,7 @@ def test_05_5_nothing_is_not_the_same_as_none(subject: Any, eos: Any, lora: Any)
 
 
 def test_05_5_a_plan_is_read(subject: Any) -> None:
-    """Others read it after the runner: who has finished, who was preempted, and who computes."""
+    """Others read it after the runner: which requests finished, were preempted, and compute."""
     p = Program()
     runner = make_runner(p, 4)
     names = ["ana", "ben", "cleo"]

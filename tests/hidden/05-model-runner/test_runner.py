@@ -161,7 +161,7 @@ class Story:
         """Drain, then run it all in the child and compare."""
         while self.scheduler.has_unfinished_requests():
             self.step()
-        self.step()  # tells the runner who has finished
+        self.step()  # tells the runner which requests have finished
         for value in (self.runner.requests, self.runner.batch.req_id_to_row):
             self.p.see(value)
             self.expected.append({})

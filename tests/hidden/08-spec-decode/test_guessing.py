@@ -1,4 +1,4 @@
-"""Who guesses: the n-gram search beside a search of every place, and a drafter's passes."""
+"""Drafting: the n-gram search beside a search of every place, and a drafter's passes."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_08_8_tens_of_thousands_of_slots(subject: Any) -> None:
 def test_08_9_drafts_passes_and_slots(
     subject: Any, step: tuple[list[dict[str, Any]], int, list[int]], k: int, limit: int
 ) -> None:
-    """Whatever the step was: who drafts how much, what is fed, where, and into whose slots."""
+    """Whatever the step was: how much each request drafts, what is fed, where, into which slots."""
     batch, block_size, order = step
     p = Program()
     p.see(p.call(f"{DRAFTING}draft", batch, k, limit, block_size, order))
@@ -293,7 +293,7 @@ def test_08_9_drafts_passes_and_slots(
 
 
 def test_08_9_each_step_anew(subject: Any) -> None:
-    """Who does not run in the second step has no drafts from the first; and an id that returns
+    """A request outside the second step has no drafts from the first; and an id that returns
     with another text has none of the old one."""
     common = {"computed": 0, "scheduled": 3, "sampled": 1}
     batch = [{"id": str(n), "tokens": [n, n + 1, 9, n]} | common for n in range(4)]

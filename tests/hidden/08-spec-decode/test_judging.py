@@ -1,4 +1,4 @@
-"""Who judges: rows beside a loop, and the exact law of two tokens by adding up all cases.
+"""Verification: rows beside a loop, and the exact law of two tokens by adding up all cases.
 
 Probabilities are quarters, so p / q is a multiple of 1/12, and 12 midpoints of the random number
 add up acceptance exactly. No statistics are needed, and no bias can hide behind chance.

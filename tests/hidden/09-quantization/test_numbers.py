@@ -788,7 +788,7 @@ def test_09_11_as_in_float64(
     assert np.array_equal(its_scales, np.asarray(its_scales).astype(kind)), "as the file holds them"
 
 
-def test_09_11_nobody_reached_it(subject: Any) -> None:
+def test_09_11_the_place_of_a_dead_column(subject: Any) -> None:
     """By its place in the order a dead column counts as 1: before those that are quieter, however
     quiet, which are not dead."""
     weight = normal(9, 3, 8)

@@ -244,8 +244,8 @@ def test_10_3_any_rows(
     rank = data.draw(st.integers(0, ranks - 1))
     rows = [size * ranks for size in sizes]
     rows[-1] += odd
-    who = group(p, rank, ranks, data.draw(st.integers(0, 3)) * ranks)
-    layout = p.new(f"{DIST}linear:ColumnParallel", who)
+    ours = group(p, rank, ranks, data.draw(st.integers(0, 3)) * ranks)
+    layout = p.new(f"{DIST}linear:ColumnParallel", ours)
     p.see(p.call("builtins:repr", layout.parts(inputs, rows)))
     compare(subject, reference, p)
 
@@ -276,8 +276,8 @@ def test_10_4_any_heads(
     ranks = data.draw(st.sampled_from([*whole, *whole[1:], heads + 1, 4]))
     p = Program()
     for rank in range(ranks):
-        who = group(p, rank, ranks, ranks)
-        layout = p.new(f"{DIST}linear:QKVParallel", who, heads, kv_heads)
+        ours = group(p, rank, ranks, ranks)
+        layout = p.new(f"{DIST}linear:QKVParallel", ours, heads, kv_heads)
         sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
         p.see(p.call("builtins:repr", layout.parts(7, sizes)))
     compare(subject, reference, p)
@@ -336,8 +336,8 @@ def test_10_5_any_columns(
     """Any columns and projections, any place in any group."""
     p = Program()
     place = data.draw(st.integers(0, ranks - 1))
-    who = group(p, place, ranks, data.draw(st.integers(0, 3)) * ranks)
-    layout = p.new(f"{DIST}linear:RowParallel", who)
+    ours = group(p, place, ranks, data.draw(st.integers(0, 3)) * ranks)
+    layout = p.new(f"{DIST}linear:RowParallel", ours)
     p.see(layout.adds_bias)
     p.see(p.call("builtins:repr", layout.parts(each * ranks + odd, sizes)))
     compare(subject, reference, p)
@@ -411,7 +411,7 @@ told = [[str(each.dtype), each.tolist()] for each in sums]
 
 NOTED = """
 class Noted:
-    \"\"\"The first of two, who both have the same; it notes what is handed to each exchange.\"\"\"
+    \"\"\"The first of two that both have the same; it notes what is handed to each exchange.\"\"\"
     rank = rank_in_group = 0
     world_size, is_first_rank, is_last_rank = 2, True, False
     def __init__(self):
@@ -930,7 +930,7 @@ stage = PipelineStage(group, 3, torch.float16, torch.device("cpu"))
     data=st.data(),
 )  # fmt: skip
 def test_10_9_any_stage(subject: Any, size: int, tokens: list[int], data: Any) -> None:
-    """Any stage of any pipeline, steps of any length: who is told what, and what is waited for."""
+    """Any stage of any pipeline, steps of any length: what each rank is told and waits for."""
     place = data.draw(st.integers(0, size - 1))
     p = Program()
     names = code(
@@ -1000,7 +1000,7 @@ log = group.log
     assert sends == [[1.0, True], [2.0, True]] * (len(sends) // 2)
 
 
-def test_10_9_who_is_on_its_way_is_held(subject: Any) -> None:
+def test_10_9_a_tensor_that_is_being_sent_is_held(subject: Any) -> None:
     """Nothing else may hold what leaves: it is kept, contiguous, until the next call has waited."""
     p = Program()
     names = code(
@@ -1159,7 +1159,7 @@ from concurrent.futures import Future
 from mini_vllm.core.scheduler_output import CachedRequestData, SchedulerOutput
 from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
 
-nobody = CachedRequestData([], [], set(), {})
+no_cached = CachedRequestData([], [], set(), {})
 queue, log, futures, left = deque(), [], [], list(sizes)
 
 def submit():
@@ -1169,7 +1169,7 @@ def submit():
         futures[-1].set_result(None)
     log.append(["submit", number])
     tokens = {"a": size} if size else {}
-    plan = SchedulerOutput([], nobody, tokens, size, {}, {}, [], set())
+    plan = SchedulerOutput([], no_cached, tokens, size, {}, {}, [], set())
     return Batch(plan, futures[-1], [], float(number), 0.0)
 
 def finish(batch):
@@ -1207,11 +1207,11 @@ from concurrent.futures import Future
 from mini_vllm.core.scheduler_output import CachedRequestData, SchedulerOutput
 from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
 
-nobody = CachedRequestData([], [], set(), {})
+no_cached = CachedRequestData([], [], set(), {})
 log, steps = [], []
 
 def make(number):
-    plan = SchedulerOutput([], nobody, {"a": 1}, 1, {}, {}, [], set())
+    plan = SchedulerOutput([], no_cached, {"a": 1}, 1, {}, {}, [], set())
     return Batch(plan, Future(), [], number, 0.0)
 
 def submit():
@@ -1302,17 +1302,17 @@ def held():
     return [chunk[: 4 + size] for chunk, size in zip(whole, sizes)], bytes(memory[16 * chunks :])
 
 log = []
-for who, message in moves:
-    if who < 0 and writer.can_write():
+for side, message in moves:
+    if side < 0 and writer.can_write():
         writer.commit_write(message, (1 + len(message) % 3) << 30)
-    elif 0 <= who < readers and sides[who].can_read(who):
-        log.append(list(sides[who].commit_read(who)))
+    elif 0 <= side < readers and sides[side].can_read(side):
+        log.append(list(sides[side].commit_read(side)))
     log.append([writer.can_write(), *[side.can_read(i) for i, side in enumerate(sides)]])
     log.append([held(), [side.current for side in (writer, *sides)]])
 """,
         readers=readers,
         chunks=chunks,
-        moves=[[who, message] for who, message in moves],
+        moves=[[side, message] for side, message in moves],
     )
     p.see(names["log"])
     compare(subject, reference, p)
@@ -1354,10 +1354,10 @@ def test_10_11_the_last_reader_counts(subject: Any, late: int) -> None:
         + """
 writer.commit_write(b"news")
 seen = []
-for who in [*range(late), *range(late + 1, readers), late]:
+for rank in [*range(late), *range(late + 1, readers), late]:
     seen.append(writer.can_write())
-    assert sides[who].can_read(who)
-    sides[who].commit_read(who)
+    assert sides[rank].can_read(rank)
+    sides[rank].commit_read(rank)
 seen.append(writer.can_write())
 """,
         readers=5,
@@ -1439,8 +1439,8 @@ def look():
 is_old, is_new, is_late = [], [], []
 writer.commit_write(b"anything")
 for message in (b"one more", b"and", b"the last"):
-    for who, side in enumerate(sides):
-        side.commit_read(who)
+    for rank, side in enumerate(sides):
+        side.commit_read(rank)
     states = []
     look()
     interleave(look, writer.commit_write, message)
@@ -1493,8 +1493,8 @@ states, real = [], module.memory_fence
 module.memory_fence = lambda: states.append([bytes(memory[4:7]), list(writer.get_metadata())])
 writer.commit_write(b"abc")
 first, states[:] = list(states), []
-for who, side in enumerate(sides):
-    side.commit_read(who)
+for rank, side in enumerate(sides):
+    side.commit_read(rank)
 states[:] = []
 writer.commit_write(b"def")  # over what all have read
 module.memory_fence = lambda: memory.__setitem__(slice(0, 6), b"\\2\\0\\0\\x40xy")

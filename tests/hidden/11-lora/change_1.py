@@ -1,4 +1,4 @@
-"""Change request 1: through the scheduler, with several who wait, and with one who goes away."""
+"""Change request 1: through the scheduler, with several that wait, and one that is aborted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def step(scheduler: Scheduler) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_change_1_a_stream_starves_nobody(seed: int) -> None:
+def test_change_1_a_stream_starves_no_adapter(seed: int) -> None:
     """One new request of adapter a in every step; two others come once and are served."""
     rng = Random(seed)
     scheduler, _ = start(max_loras=1)
@@ -48,7 +48,7 @@ def test_change_1_a_stream_starves_nobody(seed: int) -> None:
     assert served["b"] <= 2 + 8 + 6, served
 
 
-def test_change_1_whoever_goes_away_leaves_the_door_open() -> None:
+def test_change_1_an_aborted_request_does_not_close_the_gate() -> None:
     scheduler = start(max_loras=1)[0]
     add(scheduler, "a", "a", max_tokens=60)
     add(scheduler, "b", "b")
@@ -69,7 +69,7 @@ def test_change_1_two_do_not_wait_for_each_other() -> None:
     assert [gate.may_admit(other, []) for other in others[::-1]] == [False, True]
 
 
-def test_change_1_who_was_admitted_starts_anew() -> None:
+def test_change_1_an_admitted_request_starts_anew() -> None:
     gate = start(max_loras=1)[1]
     running, mine = [Request("a", [1], lora_name="a")], Request("b", [1], lora_name="b")
     for _ in range(8):

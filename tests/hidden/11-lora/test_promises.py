@@ -165,9 +165,9 @@ def test_11_7_dozens_of_adapters(subject: Any, slots: int, widths: list[int], se
         (slot, tensor(p, np.flatnonzero(chosen == slot).tolist(), "int64"))
         for slot in sorted({int(slot) for slot in chosen if slot >= 0})
     ]
-    for name, who in (("dense", foreign), ("grouped", groups)):
+    for name, rows in (("dense", foreign), ("grouped", groups)):
         target = tensor(p, y.tolist())
-        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
+        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, rows)
         p.see(target)
     dense, grouped = subject.run(p)
     assert np.array_equal(dense, expected) and np.array_equal(grouped, expected)

@@ -312,7 +312,7 @@ def pair_of_one(p: Program) -> Any:
 
 
 def test_11_4_each_rule_of_going(subject: Any) -> None:
-    """Who was asked for again stays, who is needed or pinned stays, and a bad one costs nothing."""
+    """A requested adapter stays, a needed or pinned one stays, and a bad one costs nothing."""
     p = Program()
     manager = manager_of(p, 2, 3)
     loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
@@ -391,7 +391,7 @@ def test_11_4_the_newest_stays_and_all_others_go(subject: Any) -> None:
     assert found[1::2] == [[None], ["a"], ["a"], [None], [None], [None]]
 
 
-def test_11_4_who_is_in_use_stays_and_is_known(subject: Any) -> None:
+def test_11_4_an_adapter_in_use_stays_and_is_known(subject: Any) -> None:
     """An adapter that requests use outlives a younger one; folders are kept for loading again."""
     p = Program()
     manager = manager_of(p, 1, 2)
@@ -594,7 +594,7 @@ def test_11_5_an_adapter_is_its_whole_key(subject: Any, others: int) -> None:
 
 
 @pytest.mark.parametrize(("running", "may"), [("a", False), ("ab", False), ("", True)])
-def test_11_5_who_waits_holds_no_slot(subject: Any, running: str, may: bool) -> None:
+def test_11_5_a_waiting_request_holds_no_slot(subject: Any, running: str, may: bool) -> None:
     """The extension knows all unfinished requests; only those that run hold a slot."""
     p = Program()
     config = p.new("mini_vllm.config:LoRAConfig", max_loras=max(len(running), 1))
@@ -735,9 +735,9 @@ def test_11_7_any_mapping_both_ways(
     foreign = np.array(slots)[:, None] != np.arange(num_slots)
     used = sorted({slot for slot in slots if slot >= 0})
     groups = [(s, tensor(p, np.flatnonzero(np.array(slots) == s).tolist(), "int64")) for s in used]
-    for name, who in (("dense", tensor(p, foreign.tolist(), "bool")), ("grouped", groups)):
+    for name, rows in (("dense", tensor(p, foreign.tolist(), "bool")), ("grouped", groups)):
         target = tensor(p, y.tolist())
-        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
+        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, rows)
         p.see(target.tolist())
     assert subject.run(p) == [expected.astype(float).tolist()] * 2
 
@@ -758,15 +758,15 @@ def test_11_7_slices_in_any_place(subject: Any) -> None:
     foreign = tensor(p, [[False], [False], [True]], "bool")
     groups = [(0, tensor(p, [0, 1], "int64"))]
     sent = [tensor(p, values) for values in (x, a, b)]
-    for name, who in (("dense", foreign), ("grouped", groups)):
+    for name, rows in (("dense", foreign), ("grouped", groups)):
         target = tensor(p, y)
-        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
+        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, rows)
         p.see(target.tolist())
     p.see(foreign.tolist())
     assert subject.run(p) == [expected.tolist()] * 2 + [[[False], [False], [True]]]
 
 
-def test_11_7_nobody_is_foreign(subject: Any) -> None:
+def test_11_7_no_row_is_foreign(subject: Any) -> None:
     """One adapter, and all rows use it: there is no table of strangers."""
     p = Program()
     x, y, a, b = numbers(1, 3, 4), numbers(2, 3, 2), numbers(3, 1, 1, 2, 4), numbers(4, 1, 2, 2)
@@ -785,11 +785,11 @@ def test_11_7_a_stranger_is_infinite(subject: Any) -> None:
     infinite = p.call("builtins:float", "inf")
     foreign = tensor(p, [[False, True], [True, False], [True, True]], "bool")
     groups = [(slot, tensor(p, [slot], "int64")) for slot in (0, 1)]
-    for name, who in (("dense", foreign), ("grouped", groups)):
+    for name, rows in (("dense", foreign), ("grouped", groups)):
         x, y = tensor(p, numbers(1, 3, 4)), tensor(p, numbers(2, 3, 2))
         a, b = tensor(p, numbers(3, 2, 1, 2, 4)), tensor(p, numbers(4, 2, 2, 2))
         a[1].fill_(infinite)
         columns = [p.call("builtins:slice", 0, 2)]
-        p.call(f"mini_vllm.lora.ops:apply_{name}", x, y, a, b, columns, who)
+        p.call(f"mini_vllm.lora.ops:apply_{name}", x, y, a, b, columns, rows)
         p.see(y.isfinite().all(1).tolist())
     assert subject.run(p) == [[True, False, True]] * 2

@@ -244,7 +244,7 @@ def test_12_6_tokens_of_64_bytes(subject: Any) -> None:
     assert again == 0
 
 
-def test_12_6_who_was_used_last_stays(subject: Any) -> None:
+def test_12_6_the_row_that_was_used_last_stays(subject: Any) -> None:
     """Room for two rows: 2, 0, 2 again, then 1."""
     p = Program()
     walk = automaton(p, [[0, 1, 2]] * 3, [True] * 3)

@@ -1,4 +1,4 @@
-"""Change request 1, over random caches: who goes, in which order, and who stays."""
+"""Change request 1, over random caches: which images go, in which order, and which stay."""
 
 from __future__ import annotations
 

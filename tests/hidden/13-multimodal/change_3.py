@@ -1,4 +1,4 @@
-"""Change request 3, over random requests: who needs what, after every call."""
+"""Change request 3, over random requests: which requests need what, after every call."""
 
 from __future__ import annotations
 

@@ -372,16 +372,16 @@ def test_13_4_the_last_to_be_freed_is_the_youngest(subject: Any) -> None:
     assert subject.run(p) == [["owl", "fox", "dog", "cat"]]
 
 
-def test_13_4_who_and_what_by_their_whole_names(subject: Any) -> None:
+def test_13_4_requests_and_images_by_their_whole_names(subject: Any) -> None:
     """Names that begin alike, or differ in their case, while `hash()` says 7: one picture is
-    cached of three, and is free when both have freed it who need it."""
-    who, what = "chatcmpl-0123456789abcdef-1", "0123456789abcdef" * 4
+    cached of three, and is free when both requests that need it have freed it."""
+    req_id, what = "chatcmpl-0123456789abcdef-1", "0123456789abcdef" * 4
     p = Program()
     manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
     p.set(manager, "cached", {what: p.call("builtins:set")})
     manager.freeable.update({what: 4})
     requests = []
-    for name in (who, who + "0"):
+    for name in (req_id, req_id + "0"):
         images = []
         for identifier in (what, what.upper(), what[:-1] + "0"):
             place = p.new(f"{FEATURES}PlaceholderRange", 5 * len(images), 4, None)
@@ -436,13 +436,13 @@ def test_13_4_any_order_of_needing(
     p.set(manager, "cached", {"cat": p.call("builtins:set"), "dog": p.call("builtins:set", ["x"])})
     manager.freeable.update({"cat": 4})
     p.set(manager, "num_freeable_slots", size - 6)
-    for kind, who, index in moves:
+    for kind, number, index in moves:
         if kind == "a":
-            p.see(manager.check_and_update_cache(requests[who], index))
+            p.see(manager.check_and_update_cache(requests[number], index))
         elif kind == "f":
-            manager.free_encoder_input(requests[who], index)
+            manager.free_encoder_input(requests[number], index)
         else:
-            manager.free(requests[who])
+            manager.free(requests[number])
         see_manager(p, manager)
     compare(subject, reference, p)
 
@@ -482,7 +482,7 @@ def test_13_5_any_order_of_arrival(
 
 
 @pytest.mark.parametrize("idle", [["owl"], ["fox"], ["owl", "fox"], ["dog"], ["fox", "dog", "owl"]])
-def test_13_5_who_finds_no_room_pushes_nobody_out(subject: Any, idle: list[str]) -> None:
+def test_13_5_a_request_without_room_evicts_no_image(subject: Any, idle: list[str]) -> None:
     """The cache is full of images that no request needs. All their rows together are one too
     few, so all of them stay, in their order."""
     p = Program()
@@ -503,7 +503,9 @@ def test_13_5_who_finds_no_room_pushes_nobody_out(subject: Any, idle: list[str])
 
 
 @pytest.mark.parametrize(("budget", "promised"), [(3, 0), (0, 0), (3, 2)])
-def test_13_5_beyond_the_budget_nobody_goes(subject: Any, budget: int, promised: int) -> None:
+def test_13_5_beyond_the_budget_no_image_is_evicted(
+    subject: Any, budget: int, promised: int
+) -> None:
     """There would be room for the cat, if the owl went; but the step has too few rows left."""
     p = Program()
     manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 7)
@@ -615,7 +617,7 @@ def test_13_6_each_rule(
     setting: dict[str, Any],
     expected: tuple[list[int], int, int],
 ) -> None:
-    """One rule at a time; who is not touched is not needed."""
+    """One rule at a time; an image that is not touched is not needed."""
     p = Program()
     config = p.new(
         "mini_vllm.config:SchedulerConfig",

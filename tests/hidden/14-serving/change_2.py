@@ -30,10 +30,10 @@ def test_change_2_any_queue(seed: int) -> None:
         assert tokens[name] == (wanted[name] if begun else 0)
     waiting = [name for name in wanted if name not in running | ended]
     after = [name for name, _ in ends if name not in ended]
-    assert after[: len(waiting)] == waiting, "those who wait are told first"
+    assert after[: len(waiting)] == waiting, "waiting requests are told first"
 
 
-def test_change_2_who_was_preempted_is_owed_the_rest() -> None:
+def test_change_2_a_preempted_request_is_served_to_its_end() -> None:
     core: Any = SmallCore({"ana": 8, "ben": 9, "cleo": 3}, 2)
     inbox: queue.Queue[Any] = queue.Queue()
     sent: queue.Queue[Any] = queue.Queue()

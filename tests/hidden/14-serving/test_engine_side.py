@@ -80,8 +80,8 @@ def test_14_3_asleep_and_awake(subject: Any) -> None:
 @many
 @given(running=running, there=st.lists(messages, min_size=1, max_size=5))
 def test_14_3_random_messages(subject: Any, reference: Any, running: Any, there: Any) -> None:
-    """What each message does, and who is told what."""
-    yours, theirs = (play(who, "handle_messages", running, there) for who in (subject, reference))
+    """What each message does, and what each request is told."""
+    yours, theirs = (play(p, "handle_messages", running, there) for p in (subject, reference))
     for seen in (yours, theirs):  # ids may be ended together or one by one
         seen["diary"] = [
             each
@@ -100,7 +100,7 @@ def test_14_3_one_bad_request(subject: Any) -> None:
     assert [line[:2] for line in seen["sent"]] == [["x", "error"], ["w", "error"], ["z", "abort"]]
 
 
-def test_14_3_who_is_ending_stays_awake(subject: Any) -> None:
+def test_14_3_an_engine_that_shuts_down_stays_awake(subject: Any) -> None:
     """Once an end was asked for there is nothing to wait for, with work or without; what is there
     is taken all the same."""
     for state in ("REQUESTED", "SHUTTING_DOWN"):
@@ -131,7 +131,7 @@ def test_14_3_bytes_that_are_no_request(subject: Any) -> None:
     assert seen["diary"] == [["added", ["prepared", "good"]]]
 
 
-def test_14_3_nobody_comes_in_at_the_very_end(subject: Any) -> None:
+def test_14_3_no_request_is_admitted_while_the_loop_ends(subject: Any) -> None:
     """While the loop is being left, a new request is told so, as since the end was asked for."""
     for state in ("REQUESTED", "SHUTTING_DOWN"):
         seen = play(subject, "handle_messages", {"a": 1}, [["ADD", "z", "late"]], state)
@@ -168,7 +168,7 @@ def test_14_4_an_idle_engine_waits(subject: Any) -> None:
 
 
 def test_14_4_ends_by_hand(subject: Any) -> None:
-    """All run to their end with time enough; who is left when it is over is told so."""
+    """All run to their end with time enough; what is left when it is over is told so."""
     for seconds, told in ((50.0, ["length", "length"]), (3.0, ["length", "abort"]),
                           (0.0, ["abort", "abort"])):  # fmt: skip
         seen = play(subject, "run_loop", {"a": 2, "b": 8}, [["SHUTDOWN", seconds]])
@@ -177,7 +177,7 @@ def test_14_4_ends_by_hand(subject: Any) -> None:
         assert seen["left"] == {} and seen["state"] == "SHUTTING_DOWN"
 
 
-def test_14_4_nobody_waits_for_who_is_held(subject: Any) -> None:
+def test_14_4_paused_requests_are_not_waited_for(subject: Any) -> None:
     """A paused engine has requests and no work: they are told at once, whatever time is left."""
     seen = play(subject, "run_loop", {"a": 2, "b": 8}, [["SHUTDOWN", 50.0]], paused="PAUSED_ALL")
     assert sorted(line[:2] for line in seen["sent"] if line[1]) == [["a", "abort"], ["b", "abort"]]
@@ -185,7 +185,7 @@ def test_14_4_nobody_waits_for_who_is_held(subject: Any) -> None:
     assert not [line for line in seen["diary"] if line[0] == "stuck"]
 
 
-def test_14_4_nobody_waits_when_nobody_is_left(subject: Any) -> None:
+def test_14_4_no_wait_without_unfinished_requests(subject: Any) -> None:
     """No request is unfinished, and blocks are held for other engines: they are let go of at once,
     and not when the time is over."""
     p = Program()
@@ -259,8 +259,8 @@ def test_14_9_nothing_is_a_limit_too(subject: Any) -> None:
         assert answer.startswith("QueueFullError"), "though none is there"
 
 
-def test_14_9_who_came_and_went_counts(subject: Any) -> None:
-    """Others come in and leave between two questions; who is refused hears what is there."""
+def test_14_9_requests_that_come_and_go_are_counted(subject: Any) -> None:
+    """Others come and go between two requests; a refusal says what is there."""
     asked = [[1, 1, [3, 4, 5]], [1, 1, []], [1, 1, [9, 9]], [1, 3]]
     first, second, third, last = play(subject, "admit", [5, 7], 3, 20, asked)
     assert [first, third] == ["in", "in"]
@@ -652,7 +652,7 @@ def test_14_13_the_first_has_a_gap_too(subject: Any) -> None:
     assert play(subject, "load_times", 1, 4.0, 1.0, 5) == [0.25]
 
 
-def test_14_13_drawn_by_whoever_asks(subject: Any) -> None:
+def test_14_13_drawn_by_the_callers_generator(subject: Any) -> None:
     """The caller's generator draws: the same seed gives the same times, another one others."""
     loads = [play(subject, "load_times", 50, 2.0, 1.0, seed) for seed in (1, 2, 1)]
     assert loads[0] == loads[2] != loads[1]
@@ -699,7 +699,7 @@ def test_14_13_tokens_may_come_several_at_a_time(subject: Any) -> None:
     ),
 )
 def test_14_13_random_objectives(subject: Any, results: Any, limits: dict[str, int]) -> None:
-    """Good is who meets all objectives, and goodput is a rate."""
+    """A request that meets all objectives is good, and goodput is a rate."""
     seen = [[t / 10, (t + e) / 10, n] for t, e, n in results]
     slos = {name: 100.0 * limit + 0.5 for name, limit in limits.items()}
     good = 0

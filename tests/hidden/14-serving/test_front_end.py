@@ -197,7 +197,7 @@ def test_14_2_a_reader_does_not_spin(subject: Any) -> None:
     assert seen[1] == "waits" and seen[2]["parts"][0]["text"] == "a"
 
 
-def test_14_2_whoever_waits_is_woken(subject: Any) -> None:
+def test_14_2_a_waiting_reader_is_woken_without_polling(subject: Any) -> None:
     """In a tenth of a second in which nothing happens, the reader hardly looks at the slot."""
     looks, name = left_by(
         subject,
@@ -292,7 +292,7 @@ requests = st.builds(
 def test_14_5_random_crowds(
     subject: Any, reference: Any, asked: Any, at_once: bool, most: int | None, tokens: int | None
 ) -> None:
-    """Who is let in, what is sent, and what is left of those who are not."""
+    """Which requests are admitted, what is sent, and what is left of those that are not."""
     limits = {"max_num_queued_reqs": most, "max_num_queued_tokens": tokens}
     yours = play(subject, "add_requests", asked, at_once, **limits)
     assert yours == play(reference, "add_requests", asked, at_once, **limits)
@@ -307,7 +307,7 @@ def test_14_5_random_crowds(
 def test_14_5_random_departures(
     subject: Any, reference: Any, leave: str, after: int, sizes: list[int]
 ) -> None:
-    """Readers who stay, break off, fail or are cancelled: nothing is left of any."""
+    """Readers that stay, break off, fail or are cancelled: nothing is left of any."""
     steps = [[list(range(size)), None] for size in sizes]
     steps[-1][1] = "length"
     yours = play(subject, "read_stream", steps, leave, after)
@@ -315,7 +315,7 @@ def test_14_5_random_departures(
     assert yours["left"] == yours["watched"] == 0 and yours["closed"] == [True]
 
 
-def test_14_5_whoever_leaves(subject: Any) -> None:
+def test_14_5_each_way_to_leave_a_stream(subject: Any) -> None:
     """Each way to leave before the end is told to the engine, once, and is not swallowed."""
     steps = [[[1], None], [[2], None], [[3], "length"]]
     ways = {"break": "left", "cancel": "cancelled", "engine": "ValueError: no"}
@@ -359,7 +359,7 @@ from mini_vllm.engine.clients.messages import EngineCoreOutputs
 
 
 def test_14_5_all_that_is_asked_for_goes_on(subject: Any) -> None:
-    """Images, urgency, adapter, engine and kind of output reach those who need them."""
+    """Images, urgency, adapter, engine and kind of output reach the parts that need them."""
     made, kinds = left_by(
         subject,
         ENGINE
@@ -436,7 +436,7 @@ def test_14_5_a_dead_engine_says_so_first(subject: Any) -> None:
     assert seen["diary"] == [] and not seen["handler"] and not seen["watched"]
 
 
-def test_14_5_who_has_ended_is_not_aborted(subject: Any) -> None:
+def test_14_5_a_completion_that_has_ended_is_not_aborted(subject: Any) -> None:
     """All, some or none of three completions have ended when the stream is closed."""
     for ended in ([0, 1, 2], [0, 2], []):
         seen = play(subject, "abort_stream", 3, ended, 1)
@@ -507,7 +507,7 @@ def test_14_6_sizes_by_hand(subject: Any) -> None:
         assert all(seen["shared"]) and not any(seen["late"]), size
 
 
-def test_14_6_nobody_has_a_turn_while_the_next_step_waits(subject: Any) -> None:
+def test_14_6_no_other_task_has_a_turn_while_the_next_step_waits(subject: Any) -> None:
     """Of three steps of three slices the first and the last are late."""
     seen = play(subject, "handler", [300, 300, 300], "", [0, 2])
     first, *shared = seen["shared"]  # before the first slice every task has had a turn
@@ -772,13 +772,13 @@ finally:
 
 @pytest.mark.parametrize(("leaves", "how"), [(10_000, "answer"), (5, "gone")])
 def test_14_8_however_long_it_takes(subject: Any, leaves: int, how: str) -> None:
-    """Hours pass: no limit of time ends the race, nor the wait for who has lost it."""
+    """Hours pass: no limit of time ends the race, nor the wait for its loser."""
     seen, ended = left_by(subject, f"leaves = {leaves}\n" + HOURS, "seen", "ended")
     assert (seen, ended) == (how, [True])
 
 
 @pytest.mark.parametrize("last", ["return 5", "raise KeyError(5)", "raise"])
-def test_14_8_an_answer_to_nobody(subject: Any, last: str) -> None:
+def test_14_8_an_answer_after_the_client_has_left(subject: Any, last: str) -> None:
     """However the work ends once it is cancelled, the client had left before, and it is waited
     for."""
     (seen,) = left_by(

@@ -81,7 +81,7 @@ seen = [place.keys_to_store, place.evicted_keys, list(manager.policy.blocks)]
 
 
 def test_15_3_readers_are_counted_on(subject: Any) -> None:
-    """Two readers, and one who says that the block has been written: two are left."""
+    """Two readers, and a report that the block has been written: two are left."""
     code = """
 seen = []
 manager = tier(2, [b"a" * 32])

@@ -30,7 +30,7 @@ def new_store(p: Program, letters: str = "") -> tuple[Any, dict[str, Any]]:
     return store, paths
 
 
-def test_15_2_the_oldest_first_and_nobody(subject: Any) -> None:
+def test_15_2_the_oldest_first_and_none_of_none(subject: Any) -> None:
     """None of none is no refusal; of four the two oldest go, named in that order."""
     p = Program()
     policy = p.new(f"{KV}offload_manager:LRUCachePolicy", 4)
@@ -51,7 +51,7 @@ def test_15_2_the_oldest_first_and_nobody(subject: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", ["ac", "ca", "aca"])
-def test_15_3_who_is_asked_for_stays(subject: Any, asked: str) -> None:
+def test_15_3_a_requested_block_stays(subject: Any, asked: str) -> None:
     """Two places, a older than b, and a wanted beside the new c: b goes, wherever a stands."""
     p = Program()
     manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
@@ -64,7 +64,7 @@ def test_15_3_who_is_asked_for_stays(subject: Any, asked: str) -> None:
     assert subject.run(p) == [[[key("c")], [key("b")]], [True, False, None]]
 
 
-def test_15_3_a_question_makes_nobody_younger(subject: Any) -> None:
+def test_15_3_a_lookup_makes_no_block_younger(subject: Any) -> None:
     """a is the oldest, and goes, however often it was asked for."""
     p = Program()
     manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
@@ -100,7 +100,7 @@ def test_15_5_what_the_host_has(subject: Any, size: int) -> None:
 
 @pytest.mark.parametrize("loading", ["a", "c", "e", "x"])
 def test_15_5_any_of_them_may_be_under_way(subject: Any, loading: str) -> None:
-    """Five blocks are there; ben, who is not the only one to load, loads one of them behind another
+    """Five blocks are there; ben, not the only one to load, loads one of them behind another
     block, or none of them."""
     p = Program()
     config = p.new(
@@ -176,7 +176,7 @@ def test_15_3_blocks_that_come_one_at_a_time(subject: Any) -> None:
     assert subject.run(p) == [[True, False, None], 1]
 
 
-def test_15_3_no_room_beside_who_is_asked_for(subject: Any) -> None:
+def test_15_3_no_room_beside_the_requested_blocks(subject: Any) -> None:
     """Two places, both asked for, and a third key: there cannot be room, and nothing changes."""
     p = Program()
     manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
@@ -188,7 +188,7 @@ def test_15_3_no_room_beside_who_is_asked_for(subject: Any) -> None:
 
 
 @pytest.mark.parametrize("success", [True, False])
-def test_15_3_who_has_been_written_is_left_alone(subject: Any, success: bool) -> None:
+def test_15_3_a_written_block_is_left_alone(subject: Any, success: bool) -> None:
     """Two ready blocks, a being read: whatever is said of writing them again changes nothing."""
     p = Program()
     manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
@@ -647,7 +647,7 @@ def test_15_14_one_copy_after_the_other(subject: Any) -> None:
 
 
 def test_15_14_a_question_tells_nothing(subject: Any) -> None:
-    """Who asks about a worker that has told nothing finds nothing, and leaves no worker behind."""
+    """A lookup of a worker that has told nothing finds nothing, and leaves no worker behind."""
     p = Program()
     index = p.new(f"{KV}routing:PrefixIndex")
     index.apply("north", [p.new(f"{KV}events:BlockStored", [key("a")], None, [], 4)])

@@ -220,7 +220,7 @@ def test_15_8_any_end(subject: Any, reference: Any, data: Any) -> None:
     compare(subject, reference, p)
 
 
-def test_15_8_who_is_free_comes_in_order(subject: Any) -> None:
+def test_15_8_freed_requests_come_in_order(subject: Any) -> None:
     """By their ids, however many transfers are over at once."""
     p = Program()
     names = [f"request {number:02}" for number in range(12)]

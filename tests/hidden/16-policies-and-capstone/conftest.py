@@ -72,7 +72,7 @@ def groups(seed: int, policy: str, mode: str) -> Story:
 
 
 def serve(worker: Worker, story: Story) -> list[dict[str, Any]]:
-    """What is decided in each step: whose tokens, who goes, and how many blocks move.
+    """What is decided in each step: which get tokens, which go, and how many blocks move.
 
     Raises:
         RuleBroken: a plan cannot be carried out, or a request would read what is not its own.

@@ -102,7 +102,7 @@ def test_16_6_three_in_a_hundred_more(ratio: tuple[float, str], subject: Any) ->
 
 
 def test_16_6_a_real_model_says_the_same(subject: Any, draw: random.Random) -> None:
-    """The real engine with your scheduler: who is served when changes, and no token does."""
+    """The real engine with your scheduler: the order of service changes, and no token does."""
     prompts = [[draw.randint(1, 1000) for _ in range(draw.choice([5, 40, 180]))] for _ in range(7)]
 
     for package in ("torch", "mini_vllm.engine.parts.features", "mini_vllm.engine.llm"):

@@ -209,7 +209,7 @@ def test_16_8_the_placement_by_hand(subject: Any) -> None:
 
 
 def test_16_8_of_equal_ones(subject: Any) -> None:
-    """135 for each pair: fewer who make tokens, then the first decode machine, and with it None
+    """135 for each pair: fewer decoding requests, then the first decode machine, and with it None
     before the prefill machines in order, however much these have to do."""
     p = Program()
     known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
@@ -310,7 +310,7 @@ def races(subject: Any, draw: random.Random) -> dict[str, tuple[float, float]]:
     return found
 
 
-def test_16_9_everybody_is_placed(subject: Any, draw: random.Random) -> None:
+def test_16_9_every_request_is_placed(subject: Any, draw: random.Random) -> None:
     """Whatever the state of the fleet, and be there no room at all: machines that exist."""
     policy = RemoteFleetPolicy(subject, CAPSTONE, prices_of(load_model(), load_link()))
     for free in (0, 40, 16_000):

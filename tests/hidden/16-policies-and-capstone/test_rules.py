@@ -63,7 +63,7 @@ def run_on(p: Program, s: Any, r: Any) -> None:
 
 
 def labelled(tables: list[list[int]]) -> list[list[int]]:
-    """Tables with blocks numbered in the order in which they appear: who shares what with whom."""
+    """Tables with blocks numbered in the order in which they appear: which tables share what."""
     labels: dict[int, int] = {}
     return [[labels.setdefault(block, len(labels)) for block in table] for table in tables]
 
@@ -71,7 +71,7 @@ def labelled(tables: list[list[int]]) -> list[list[int]]:
 # ------------------------------------------------------------------ 16.1
 
 
-def test_16_1_who_can_never_fit(subject: Any, reference: Any) -> None:
+def test_16_1_requests_that_can_never_fit(subject: Any, reference: Any) -> None:
     """Prompts beyond the budget, and beyond the pool, among others that fit."""
     p = Program()
     config = p.new("mini_vllm.config:SchedulerConfig", 24, 4, 64)
@@ -134,7 +134,7 @@ def test_16_1_a_prompt_of_the_models_whole_length(subject: Any) -> None:
     assert subject.run(p) == [{"a": 16, "b": 8}]
 
 
-def test_16_1_who_is_sent_away_stops_nobody(subject: Any) -> None:
+def test_16_1_a_refused_request_stops_no_other(subject: Any) -> None:
     """ "b" can never fit and ends. No other waits, so the same step gives "a" its token."""
     p = Program()
     s = prompts_first(p, 5)
@@ -146,7 +146,7 @@ def test_16_1_who_is_sent_away_stops_nobody(subject: Any) -> None:
     assert subject.run(p) == [{"a": 1}, ["b"]]
 
 
-def test_16_1_who_has_to_wait_is_what_it_was(subject: Any) -> None:
+def test_16_1_a_request_that_has_to_wait_is_unchanged(subject: Any) -> None:
     """ "b" would find 4 tokens of "a", and 8 of its own if it had run before, and lacks blocks: no
     lookup is recorded, and nothing is noted."""
     for preemptions in (0, 1):
@@ -238,9 +238,9 @@ def test_16_2_any_order_of_writers(subject: Any, reference: Any, length: int, da
         held += [share(p, m, "r0", f"r{i}", length) for i in (1, 2, 3)]
         for r, count in zip(held, counts, strict=True):
             p.set(r, "num_computed_tokens", count)  # further blocks follow the next token's
-        for who, more in writes:
+        for index, more in writes:
             p.see([m.get_block_ids(f"r{i}") for i in range(4)])
-            answer = m.append(held[who], counts[who] + more)
+            answer = m.append(held[index], counts[index] + more)
             p.see(answer[1])
             p.see(answer[0].get_block_ids())
         p.see([m.get_block_ids(f"r{i}") for i in range(4)])
@@ -251,15 +251,17 @@ def test_16_2_any_order_of_writers(subject: Any, reference: Any, length: int, da
     yours, theirs = run(subject), run(reference)
     assert len(yours) == len(theirs), yours[-1:]
     assert yours[-1] == theirs[-1], "free blocks"
-    for index, (who, _) in enumerate(writes):
+    for index, (member, _) in enumerate(writes):
         tables, copies, new = yours[3 * index : 3 * index + 3]
         after = yours[3 * index + 3]
         assert labelled(after) == labelled(theirs[3 * index + 3])
         assert len(copies) == len(theirs[3 * index + 1])
         assert [list(pair) for pair in copies] == [
-            [old, now] for old, now in zip(tables[who], after[who], strict=False) if old != now
+            [old, now]
+            for old, now in zip(tables[member], after[member], strict=False)
+            if old != now
         ]
-        assert new == after[who][len(tables[who]) :]
+        assert new == after[member][len(tables[member]) :]
 
 
 OWN = ("num_computed_tokens", "num_cached_tokens", "num_preemptions", "spec_token_ids")
@@ -473,7 +475,7 @@ def test_16_3_a_long_request_leaves_nothing_behind(subject: Any) -> None:
     assert subject.run(p) == [13, 13, list(range(30))] * 2
 
 
-def test_16_3_who_has_computed_nothing_moves_nothing(subject: Any) -> None:
+def test_16_3_a_request_without_computed_tokens_moves_nothing(subject: Any) -> None:
     """Its blocks are free again all the same, and it comes back with none."""
     p = Program()
     m = manager(p)
@@ -580,7 +582,7 @@ def test_16_4_as_many_tokens_and_slots_as_they_need(subject: Any) -> None:
 
 
 def test_16_4_half_a_prompt_is_half_a_prompt(subject: Any) -> None:
-    """It goes on where it was: who was in the prompt stage is so on the host, and when it is
+    """It goes on where it was: a request in the prompt stage is so on the host, and when it is
     back."""
     p = Program()
     config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64)
@@ -599,7 +601,7 @@ def test_16_4_half_a_prompt_is_half_a_prompt(subject: Any) -> None:
 
 
 def test_16_4_lists_that_are_handed_over_stay(subject: Any) -> None:
-    """Who is in a group is decided when it leaves, and how many tokens its members need is read."""
+    """The members of a group are fixed when it leaves, and how many tokens they need is read."""
     p = Program()
     config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64)
     cache = p.new("mini_vllm.config:CacheConfig", 4, 13, False, num_cpu_blocks=12)
@@ -685,7 +687,7 @@ def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
     s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root", options)
     names = data.draw(st.permutations(["a", "b", "c", "0_g", "1_g"]))
     small = st.integers(0, 3)
-    pairs = st.tuples(small, small.map(float))  # who goes first among equals is not said
+    pairs = st.tuples(small, small.map(float))  # the order among equals is not defined
     lone = data.draw(st.lists(pairs, min_size=3, max_size=3, unique=True))
     for name in names:
         urgency = (2, 1.5) if "_" in name else lone.pop()

@@ -327,7 +327,7 @@ def kept(new: list[int], old: list[int]) -> list[int]:
 
 @many
 @given(seed=seeds, ranks=st.integers(1, 4), room=st.integers(1, 7), experts=st.integers(1, 9))
-def test_17_9_who_stays_keeps_the_place(
+def test_17_9_an_expert_that_stays_keeps_its_place(
     ask: Any, seed: int, ranks: int, room: int, experts: int
 ) -> None:
     """Copies of one expert on one rank, before and afterwards, and experts that change ranks."""

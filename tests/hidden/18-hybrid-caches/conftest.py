@@ -64,7 +64,7 @@ def seat(p: Program, owner: Any, name: str, blocks: int, nulls: int = 0) -> None
 
 
 def see_pool(p: Program, pool: Any) -> None:
-    """The free queue, and who holds what."""
+    """The free queue, and the holders of blocks."""
     p.see_each(p.call("builtins:list", pool.free_block_queue), "block_id")
     p.see_each(pool.blocks, "ref_cnt")
 

@@ -212,7 +212,7 @@ def a_table(draw: Random) -> dict[str, str]:
 @many
 @seeds
 def test_19_9_any_backends(subject: Any, reference: Any, seed: int) -> None:
-    """Any table, any platform: how many reasons, in which order, and who is asked."""
+    """Any table, any platform: how many reasons, in which order, and which backend is asked."""
     draw, p, texts = Random(seed), Program(), []
     for _ in range(20):
         table = a_table(draw)

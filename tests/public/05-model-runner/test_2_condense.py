@@ -33,7 +33,7 @@ def without(rows: Any, *gone: str) -> Any:
     return batch
 
 
-def expect_everybody_whole(rows: Any, batch: Any, at: str) -> None:
+def expect_each_whole(rows: Any, batch: Any, at: str) -> None:
     """Each request that is there has its own tokens, count and blocks, in the row of the index."""
     for name in rows.names(batch):
         tokens, computed, blocks = PEOPLE[name]
@@ -86,7 +86,7 @@ def test_05_2_the_last_rows_move_into_the_holes(rows: Any) -> None:
     batch = without(rows, "ben", "dan")
     batch.condense()
     expect(rows.names(batch), ["ana", "eve", "cleo"], at="ana - cleo - eve, condensed")
-    expect_everybody_whole(rows, batch, "ana - cleo - eve, condensed")
+    expect_each_whole(rows, batch, "ana - cleo - eve, condensed")
 
 
 def test_05_2_two_holes_in_front(rows: Any) -> None:
@@ -96,7 +96,7 @@ def test_05_2_two_holes_in_front(rows: Any) -> None:
     *movers, last = rows.names(batch)
     expect(last, "cleo", at="- - cleo dan eve, condensed: row 2")
     expect(sorted(movers), ["dan", "eve"], at="- - cleo dan eve, condensed: rows 0 and 1")
-    expect_everybody_whole(rows, batch, "- - cleo dan eve, condensed")
+    expect_each_whole(rows, batch, "- - cleo dan eve, condensed")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_05_2_holes_anywhere(rows: Any, gone: list[str], left: list[str]) -> Non
     before = " ".join(rows.names(batch))
     batch.condense()
     expect(rows.names(batch), left, at=f"{before}, condensed")
-    expect_everybody_whole(rows, batch, f"{before}, condensed")
+    expect_each_whole(rows, batch, f"{before}, condensed")
 
 
 def test_05_2_no_request_moves_twice(rows: Any) -> None:
@@ -139,7 +139,7 @@ def test_05_2_nothing_to_close(rows: Any) -> None:
     batch = seated(rows)
     batch.condense()
     expect(rows.names(batch), list(PEOPLE), at="five rows without a hole, condensed")
-    expect_everybody_whole(rows, batch, "five rows without a hole, condensed")
+    expect_each_whole(rows, batch, "five rows without a hole, condensed")
 
 
 def test_05_2_all_requests_have_left(rows: Any) -> None:
