@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.bench_scheduler import processor
+from labkit.arena.measure import processor
 from mini_vllm.kernels import native_states
 from mini_vllm.model.mixers.chunks import CHUNK_SIZE, Chunks
 from mini_vllm.model.mixers.gated_delta import chunk_gated_delta_rule, recurrent_gated_delta_rule
@@ -114,10 +114,10 @@ def columns(words: Iterable[str]) -> str:
     return "".join(f"{word:>10}" for word in words).ljust(30)
 
 
-def products_per_ms(turns: int, side: int = 1024) -> float:
+def products_per_ms(turns: int) -> float:
     """Multiplications with an addition in a ms, in one large product."""
-    a, b = torch.randn(2, side, side)
-    return side**3 / best_ms([lambda: a @ b], turns)[0]
+    a, b = torch.randn(2, 1024, 1024)
+    return 1024**3 / best_ms([lambda: a @ b], turns)[0]
 
 
 def main() -> None:

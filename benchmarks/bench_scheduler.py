@@ -22,9 +22,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from labkit.arena.measure import processor
 from labkit.course.files import write_text
 from labkit.course.root import ROOT
 from labkit.trace import oracle
@@ -251,14 +251,6 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
     }
-
-
-def processor() -> str:
-    """The processor's name, as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    names = info.read_text().splitlines() if info.is_file() else []
-    found = [line.split(":")[1].strip() for line in names if line.startswith("model name")]
-    return found[0] if found else platform.processor()
 
 
 if __name__ == "__main__":

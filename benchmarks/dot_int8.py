@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_scheduler import processor
+from labkit.arena.measure import processor
 from labkit.course.root import ROOT
 from labkit.practice import dot_product
 

@@ -484,9 +484,9 @@ def about(machine: Mapping[str, Any], loads: Iterable[Sequence[float]]) -> str:
     )
 
 
-def guide_rows(path: Path = RESULTS) -> list[str]:
+def guide_rows() -> list[str]:
     """The lines of the guide's table: what `SHORT` names."""
-    saved = json.loads(path.read_text(encoding="utf-8"))["wall"]
+    saved = json.loads(RESULTS.read_text(encoding="utf-8"))["wall"]
     kinds = [kind for kind in KINDS if kind in saved]
     head = [f"| ours / llama.cpp | {' | '.join(kinds)} |", "|---|" + "---|" * len(kinds)]
     return head + [

@@ -85,7 +85,6 @@ def make_matches(
     seed: int,
     requests: int,
     cost_model: Path = DEFAULT,
-    check_every: int = 64,
 ) -> list[Match]:
     """All pairs, workload by workload.
 
@@ -96,11 +95,10 @@ def make_matches(
         raise ValueError(f"requests is {requests}; it must be at least 1")
     load_model(cost_model)
     return [
-        Match(policy, name, seed, requests or find_workload(name).num_requests, str(cost_model),
-              check_every)
+        Match(policy, name, seed, requests or find_workload(name).num_requests, str(cost_model))
         for name in workloads
         for policy in policies
-    ]  # fmt: skip
+    ]
 
 
 def play_all(

@@ -59,14 +59,13 @@ class Workload:
         return sum(self.output_lens)
 
 
-def nano_vllm(num_prompts: int = 256, longest: int = 1024) -> Workload:
+def nano_vllm() -> Workload:
     """The workload of nano-vLLM's bench.py, drawn in the same order from the same seed."""
     draw = random.Random(0)
     prompts = [
-        [draw.randint(0, 10_000) for _ in range(draw.randint(100, longest))]
-        for _ in range(num_prompts)
+        [draw.randint(0, 10_000) for _ in range(draw.randint(100, 1024))] for _ in range(256)
     ]
-    return Workload(prompts, [draw.randint(100, longest) for _ in range(num_prompts)])
+    return Workload(prompts, [draw.randint(100, 1024) for _ in range(256)])
 
 
 def num_weights(shape: dict[str, int] = SHAPE) -> int:

@@ -31,7 +31,7 @@ def measure_mixtures() -> dict[str, Any]:
     result: dict[str, Any] = {"tokens": [], "names": [], "errors": [], "rows": [], "notes": []}
     begin = time.perf_counter()
     for name in FAMILIES:
-        tokens, counts = run_family(name, answers[name])
+        tokens, counts = run_family(answers[name])
         wanted, loads = answers[name]["tokens"], torch.stack(counts)
         same = sum(ours == theirs for ours, theirs in zip(tokens, wanted, strict=True))
         hottest = float((loads.max(1).values / loads.double().mean(1)).max())
@@ -44,14 +44,14 @@ def measure_mixtures() -> dict[str, Any]:
         result["notes"] += [name, *heat_map(loads)]
         result["tokens"] += tokens
         result["names"] += [f"{name}, prompt {index}" for index in range(len(tokens))]
-    alike, rounded = embeddings("flex_olmo", answers["flex_olmo"])
+    alike, rounded = embeddings(answers["flex_olmo"])
     result["rows"].append(["cosine of prompts 3 and 4", f"{alike:.3f}"])
     result["tokens"].append(rounded)
     result["names"].append("an embedding, in thousandths")
     return result | {"seconds": time.perf_counter() - begin}
 
 
-def run_family(name: str, answer: dict[str, Any]) -> tuple[list[list[int]], list[Any]]:
+def run_family(answer: dict[str, Any]) -> tuple[list[list[int]], list[Any]]:
     """The family's tokens for each prompt, and the load `[E]` of each layer with experts."""
     from benchmarks.families.tiny import NUM_TOKENS, prompts
     from mini_vllm import SamplingParams
@@ -65,7 +65,7 @@ def run_family(name: str, answer: dict[str, Any]) -> tuple[list[list[int]], list
     return [list(output.outputs[0].token_ids) for output in outputs], counts
 
 
-def embeddings(name: str, answer: dict[str, Any]) -> tuple[float, list[int]]:
+def embeddings(answer: dict[str, Any]) -> tuple[float, list[int]]:
     """How alike the last two prompts are, which begin alike; and the last one's vector."""
     import torch
 

@@ -7,7 +7,6 @@ operations of torch they start, and what it costs to start one that has nothing 
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labkit.arena.measure import processor
 from labkit.course.files import write_text
 from mini_vllm.observability.bottleneck import Stacks, StepProfile
 from mini_vllm.observability.roofline import Machine, measure_machine, step_cost
@@ -142,16 +142,6 @@ launch_seconds = {profile.launch_seconds:.3e}  # of an operation on one number
 memory_seconds = {profile.memory_seconds:.3e}  # to read as many bytes, cached or not
 arithmetic_seconds = {profile.arithmetic_seconds:.3e}  # its operations at the peak
 """
-
-
-def processor() -> str:
-    """What the processor calls itself."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def as_lines(stacks: Stacks) -> str:

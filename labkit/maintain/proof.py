@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labkit.maintain import bugs, copy
-from labkit.maintain.bugs import Bug, Edits
+from labkit.maintain.bugs import Bug
 from labkit.maintain.judge import LIMIT, VARIANTS, Bench, failed, lockstep_failures
 
 
@@ -35,10 +35,10 @@ def faults(bench: Bench, bug: Bug, *, lockstep: bool = True) -> Iterator[str]:
     if lockstep:
         for outcome in lockstep_failures(bench, bug, fix):
             yield f"{bug.id}: with our fix {outcome.name} is decided otherwise: {outcome.said}"
-    yield from faults_of_sibling(bench, bug, fix)
+    yield from faults_of_sibling(bench, bug)
 
 
-def faults_of_sibling(bench: Bench, bug: Bug, fix: Edits) -> Iterator[str]:
+def faults_of_sibling(bench: Bench, bug: Bug) -> Iterator[str]:
     """A sibling is red where it is planted, with our fix of the bug too, and green without it; it
     hides neither the bug nor its fix."""
     seeds, sibling = range(VARIANTS), bug.sealed().sibling

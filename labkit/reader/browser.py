@@ -66,13 +66,13 @@ class Browser:
         if message.type == "error":
             self.problems.append(f"{message.text} {message.location.get('url', '')}")
 
-    def resize(self, width: int, height: int, scale: float = 1.0) -> None:
+    def resize(self, width: int, height: int) -> None:
         self.page.set_viewport_size({"width": width, "height": height})
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
-            deviceScaleFactor=scale,
+            deviceScaleFactor=1.0,
             mobile=False,
         )
 

@@ -137,9 +137,9 @@ def _members(pack: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
             yield name, file.read()
 
 
-def _by_mirror(folder: Path, name: str, url: str = "") -> None:
+def _by_mirror(folder: Path, name: str) -> None:
     try:
-        with urllib.request.urlopen((url or facts()["url"]) + name, timeout=20) as answer:
+        with urllib.request.urlopen(facts()["url"] + name, timeout=20) as answer:
             (folder / name).write_bytes(answer.read())
     except OSError:  # no network: what is lacking is said at the end
         return

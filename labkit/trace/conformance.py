@@ -16,7 +16,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import count
@@ -116,12 +116,7 @@ def _with_error(answer: Answer) -> list[dict]:
     return [*answer.lines, *last]
 
 
-def run_cases(
-    oracle: Oracle,
-    cases: Iterable[Case],
-    tally: Tally,
-    ours: Callable[[Trace], Answer] = replay_ours,
-) -> None:
+def run_cases(oracle: Oracle, cases: Iterable[Case], tally: Tally) -> None:
     """Compare case by case; vLLM works on a batch while we look at it.
 
     Raises:
@@ -131,7 +126,7 @@ def run_cases(
         traces = [case.trace for case in batch]
         for case, trace, theirs in zip(batch, traces, oracle.replay_all(traces), strict=True):
             tally.add(case, trace, theirs)
-            difference = compare(ours(trace), theirs)
+            difference = compare(replay_ours(trace), theirs)
             if difference:
                 raise Mismatch(case, trace, difference)
 

@@ -284,7 +284,7 @@ class ReferenceSubject:
         if self.config.async_scheduling:
             due, self.late = self.late, due
         sampled = {} if due is None else self._take_in(due)
-        rewound = self._rewound(output)
+        rewound = self._rewound()
         finished = self._take_finished(due.requests if due is not None else {})
         return {
             "scheduled": scheduled,
@@ -329,8 +329,8 @@ class ReferenceSubject:
         order = [i for i in output.num_scheduled_tokens if i in admitted or i in resumed]
         return self.watch.line(order, output.group_block_ids)
 
-    def _rewound(self, output: Any) -> dict[str, int]:
-        """Who had to go back in this step, and to how many tokens."""
+    def _rewound(self) -> dict[str, int]:
+        """Which requests had to go back in this step, and to how many tokens."""
         if self.script is None:
             return {}
         return dict(sorted(self.scheduler.last_rewinds.items()))  # type: ignore[attr-defined]

@@ -121,7 +121,7 @@ class WNA16LinearMethod:
         per_word = 32 // self.scheme.bits
         words = torch.zeros(rows, -(-columns // per_word), dtype=torch.int32)
         register(layer, "weight_packed", words, out_dim=0, in_dim=1, in_pack=per_word)
-        by_group = self._by_group(layer, out_dim=0, in_dim=1)
+        by_group = self._by_group(out_dim=0, in_dim=1)
         register(layer, "weight_scale", torch.zeros(rows, g, dtype=torch.float32), **by_group)
         if not self.scheme.symmetric:
             for size in layer.output_sizes:
@@ -137,7 +137,7 @@ class WNA16LinearMethod:
             self._pack(layer, size, "outputs")
         words = torch.zeros(columns // per_word, rows, dtype=torch.int32)
         register(layer, "qweight", words, out_dim=1, in_dim=0, in_pack=per_word)
-        by_group = self._by_group(layer, out_dim=1, in_dim=0)
+        by_group = self._by_group(out_dim=1, in_dim=0)
         register(layer, "scales", torch.zeros(g, rows, dtype=torch.float32), **by_group)
         zeros = torch.zeros(g, rows // per_word, dtype=torch.int32)
         optional = self.scheme.symmetric
@@ -148,12 +148,12 @@ class WNA16LinearMethod:
             self._pack(layer, size, "outputs")
         words = torch.zeros(columns, rows // 8, dtype=torch.int32)
         register(layer, "qweight", words, out_dim=1, in_dim=0, out_pack=8)
-        by_group = self._by_group(layer, out_dim=1, in_dim=0)
+        by_group = self._by_group(out_dim=1, in_dim=0)
         register(layer, "scales", torch.zeros(g, rows, dtype=torch.float32), **by_group)
         zeros = torch.zeros(g, rows // 8, dtype=torch.int32)
         register(layer, "qzeros", zeros, out_pack=8, **by_group)
 
-    def _by_group(self, layer: Linear, out_dim: int, in_dim: int) -> dict[str, Any]:
+    def _by_group(self, out_dim: int, in_dim: int) -> dict[str, Any]:
         """The spec of scales by group; one scale a row does not depend on the columns."""
         if self.scheme.group_size == -1:
             return dict(out_dim=out_dim)

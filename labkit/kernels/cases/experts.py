@@ -115,33 +115,33 @@ def rules_of(problem: dict[str, Any]) -> dict[str, TensorRule]:
     return rules
 
 
-def long_output(columns_tile: int = 64) -> Callable[[Draw, torch.dtype], Setup]:
+LONG_TILE = 64
+"""Columns of a tile of `long_output`."""
+
+
+def long_output(draw: Draw, dtype: torch.dtype) -> Setup:
     """More than 2^32 results: so many columns of one expert, of which the first and the last tile
     are computed; of the others everything is 0."""
-
-    def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        pairs, tiles = 65, 2**26 // columns_tile + 1
-        columns = tiles * columns_tile
-        mine = torch.zeros(columns, dtype=torch.bool)
-        mine[:columns_tile] = mine[-columns_tile:] = True
-        weight = lazy_zeros(1, columns, 3, dtype=dtype)
-        weight[0, mine] = draw.normal(2 * columns_tile, 3, dtype=dtype)
-        _, sorted_ids, expert_ids = lists(draw, [pairs], 16, 0)
-        problem: dict[str, Any] = dict(
-            x=draw.normal(pairs, 3, dtype=dtype),
-            weight=weight,
-            sorted_ids=sorted_ids,
-            expert_ids=expert_ids,
-            top_k=1,
-            output=lazy_zeros(pairs, columns, dtype=dtype),
-        )
-        rules = rules_of(problem)
-        rules["weight"] = TensorRule(mine.view(1, -1, 1), axes=AXES["weight"], why=IDLE)
-        flags = mine[None]
-        rules["output"] = TensorRule(writable=flags, required=flags, axes=AXES["output"])
-        return problem, CaseRules(rules, (0, tiles - 1), axis=1, rest_is_idle=True)
-
-    return make
+    pairs, tiles = 65, 2**26 // LONG_TILE + 1
+    columns = tiles * LONG_TILE
+    mine = torch.zeros(columns, dtype=torch.bool)
+    mine[:LONG_TILE] = mine[-LONG_TILE:] = True
+    weight = lazy_zeros(1, columns, 3, dtype=dtype)
+    weight[0, mine] = draw.normal(2 * LONG_TILE, 3, dtype=dtype)
+    _, sorted_ids, expert_ids = lists(draw, [pairs], 16, 0)
+    problem: dict[str, Any] = dict(
+        x=draw.normal(pairs, 3, dtype=dtype),
+        weight=weight,
+        sorted_ids=sorted_ids,
+        expert_ids=expert_ids,
+        top_k=1,
+        output=lazy_zeros(pairs, columns, dtype=dtype),
+    )
+    rules = rules_of(problem)
+    rules["weight"] = TensorRule(mine.view(1, -1, 1), axes=AXES["weight"], why=IDLE)
+    flags = mine[None]
+    rules["output"] = TensorRule(writable=flags, required=flags, axes=AXES["output"])
+    return problem, CaseRules(rules, (0, tiles - 1), axis=1, rest_is_idle=True)
 
 
 COUNTS: dict[str, list[int]] = {
@@ -174,7 +174,7 @@ GROUPED_GEMM = (
     Case("far", "rows of x 2^30 elements apart", "float16", grouped([3, 3], 40, 48, far=True)),
     Case("far-experts", "experts behind the 2^32nd number", "bfloat16",
          grouped([2, 0, 3], 512, 512, far_experts=True)),
-    Case("long-output", "more than 2^32 results", "float16", long_output()),
+    Case("long-output", "more than 2^32 results", "float16", long_output),
     Case("traffic", "16 rows of 2 experts each, 128 columns of 512", "bfloat16",
          grouped([16, 0, 16], 128, 512, 2, strided=False, idle=0), graded=True),
     *mixed(

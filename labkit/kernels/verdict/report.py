@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
@@ -155,14 +154,3 @@ class CheckResult:
             for case in self.cases
         ]
         return data
-
-
-def check_schema(data: Mapping[str, Any], file: str) -> None:
-    """Raises:
-    ValueError: `data` was written by another version of the checker.
-    """
-    if data.get("schema") != SCHEMA:
-        raise ValueError(
-            f"{file} has schema {data.get('schema')!r}; this labkit reads {SCHEMA}:"
-            " run the check again"
-        )

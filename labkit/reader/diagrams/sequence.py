@@ -74,7 +74,7 @@ def _render(names: dict[str, str], rows: list[tuple[str, ...]]) -> str:
             frames.append((y - 14, kind, label, depth))
             depth, y = depth + 1, y + 26
         elif kind in ("else", "and"):
-            behind.append(_divider(y - 12, right, label, depth))
+            behind.append(_divider(y - 12, right, label))
             y += 22
         elif kind == "end" and frames:
             top, word, title, level = frames.pop()
@@ -147,6 +147,6 @@ def _frame(top: float, bottom: float, right: float, word: str, title: str, level
     return frame + text(inset + 8, top + 11, f"{word}  {title}", "group-title", "start")
 
 
-def _divider(y: float, right: float, label: str, depth: int) -> str:
+def _divider(y: float, right: float, label: str) -> str:
     line = f'<path class="edge dotted" d="M0 {y:.1f} H{right:.1f}"/>'
     return line + text(8, y + 11, f"else  {label}", "group-title", "start")

@@ -102,14 +102,14 @@ def drain(scheduler: Scheduler, max_steps: int = 500) -> int:
 
 
 def step_until(
-    scheduler: Scheduler, wanted: Callable[[SchedulerOutput], object], max_steps: int = 60
+    scheduler: Scheduler, wanted: Callable[[SchedulerOutput], object]
 ) -> SchedulerOutput:
     """Step until a plan is as ``wanted``; that plan."""
-    for _ in range(max_steps):
+    for _ in range(60):
         output = step(scheduler)
         if wanted(output):
             return output
-    raise AssertionError(f"it has not happened in {max_steps} steps: {scheduler.requests}")
+    raise AssertionError(f"it has not happened in 60 steps: {scheduler.requests}")
 
 
 def ids(requests: object) -> list[str]:

@@ -16,10 +16,10 @@ from tests.engine.pace import PATIENCE
 CHUNKS, CHUNK_BYTES, READERS = 3, 16, 2
 
 
-def rings(n: int = READERS + 1) -> list[ShmRingBuffer]:
+def rings() -> list[ShmRingBuffer]:
     """The writer's side, and each reader's, of one ring in plain memory."""
     memory = bytearray(ShmRingBuffer.num_bytes(READERS, CHUNK_BYTES, CHUNKS))
-    return [ShmRingBuffer(memory, READERS, CHUNK_BYTES, CHUNKS) for _ in range(n)]
+    return [ShmRingBuffer(memory, READERS, CHUNK_BYTES, CHUNKS) for _ in range(READERS + 1)]
 
 
 def test_a_chunk_is_free_again_when_all_have_read() -> None:

@@ -18,14 +18,11 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
-def folder_with(
-    parent: Path, files: dict[str, Any], model: str = "storyteller-vision", keep: bool = False
-) -> Path:
+def folder_with(parent: Path, files: dict[str, Any], model: str = "storyteller-vision") -> Path:
     """A copy of a bundled model with the templates of `files`: texts or objects, by file name."""
     folder = parent / "model"
     shutil.copytree(bundled.path(model), folder)
-    if not keep:
-        (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.jinja").unlink()
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(exist_ok=True)

@@ -229,10 +229,10 @@ def test_policy_fail_ends_the_request_and_says_why() -> None:
     assert b.num_output_tokens == 3
 
 
-def lossy_engine(policy: str = "recompute") -> Engine:
+def lossy_engine() -> Engine:
     """100 tokens in blocks of 16, 96 of them loaded at once, in chunks of 16 if computed."""
     connector = Scripted(is_async=False, tokens={"a": 96})
-    return Engine(connector, policy, block_size=16, long_prefill_token_threshold=16)
+    return Engine(connector, "recompute", block_size=16, long_prefill_token_threshold=16)
 
 
 def test_lost_blocks_leave_the_prefix_cache() -> None:

@@ -62,10 +62,10 @@ def write_adapter(
     return str(folder)
 
 
-def make_targets(layers: int = 4) -> dict[str, LoRATarget]:
+def make_targets() -> dict[str, LoRATarget]:
     """Where storyteller keeps its projections."""
     targets = {}
-    for layer in range(layers):
+    for layer in range(4):
         for name, (out_size, in_size) in SIZES.items():
             block, _, last = name.partition(".")
             stack = next((s for s, parts in STACKED.items() if last in parts), last)

@@ -45,10 +45,10 @@ def tokens_of(llm: LLM, prompts: list[list[int]] = PROMPTS) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def oracle_tokens(model: Any, prompts: list[list[int]] = PROMPTS) -> list[list[int]]:
+def oracle_tokens(model: Any) -> list[list[int]]:
     model.generation_config.eos_token_id = None
     answers = []
-    for prompt in prompts:
+    for prompt in PROMPTS:
         ids = torch.tensor([prompt])
         mask = torch.ones_like(ids)
         out = model.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False)

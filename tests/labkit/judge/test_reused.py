@@ -6,7 +6,6 @@ import io
 import json
 import re
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 
@@ -15,20 +14,17 @@ from labkit.course.root import find_root
 from labkit.judge.reused import Kept, Verdicts
 from labkit.learner import commands as loop
 from labkit.process import overlay, reach
-from tests.labkit.toy_course import lab, make_course, noted_ends, rewrite, solve, write
+from tests.labkit.toy_course import lab, noted_ends, rewrite, solve, write
 
 WORDS = "not run again"
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
-    """A toy course, solved and judged once."""
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.delenv("LAB", raising=False)
-    course = make_course(tmp_path)
-    solve(course)
-    screen(course)
-    return course
+def toy(toy: Course) -> Course:
+    """The toy course, solved and judged once."""
+    solve(toy)
+    screen(toy)
+    return toy
 
 
 def screen(course: Course, every: bool = False) -> str:

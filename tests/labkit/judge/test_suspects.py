@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from labkit.course.manifest import Course, Exercise, Phase
@@ -15,14 +13,7 @@ from labkit.judge.public import Test as Judged
 from labkit.judge.suspects import by_suspicion, calls_of, place_to_edit, root_of
 from labkit.learner.commands import current_task, function_at
 from tests.labkit.learner.test_commands import says, screen
-from tests.labkit.toy_course import lab, make_course, rewrite, solve
-
-
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.delenv("LAB", raising=False)
-    return make_course(tmp_path)
+from tests.labkit.toy_course import lab, rewrite, solve
 
 
 def task_of(course: Course) -> tuple[Phase, Exercise]:

@@ -147,10 +147,10 @@ def test_a_fresh_lab_runs_with_the_references_functions(phase: Phase, tmp_path: 
     assert sorted(names) == sorted(name for task in phase.exercises for name in task.functions)
     assert whose(lab, names).startswith(f"yours: no whole task of phase {phase.number} yet\n")
     for module in phase.modules:
-        assert not left_open(lab, Path(mapping[module]))
+        assert not left_open(Path(mapping[module]))
 
 
-def left_open(phase: Phase, file: Path) -> list[str]:
+def left_open(file: Path) -> list[str]:
     functions = source.functions(file.read_text(encoding="utf-8"))
     return [name for name, function in functions.items() if is_hole(function)]
 

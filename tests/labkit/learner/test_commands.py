@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,19 +26,11 @@ from labkit.quality import mutants
 from tests.labkit.toy_course import (
     ENGINE,
     lab,
-    make_course,
     noted_ends,
     rewrite,
     solve,
     write,
 )
-
-
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.delenv("LAB", raising=False)
-    return make_course(tmp_path)
 
 
 def screen(course: Course, labs: str = "") -> tuple[str, bool]:

@@ -6,7 +6,7 @@ A killed `make update` is in `tests/labkit/course/test_update.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from labkit.course.manifest import Course
 from labkit.learner.commands import reset, undo
 from tests.labkit.learner.test_commands import screen
-from tests.labkit.toy_course import lab, make_course, rewrite, solve
+from tests.labkit.toy_course import lab, rewrite, solve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a process to kill")
 FILES = ["fifo.py", "lab.ipynb"]
@@ -22,15 +22,12 @@ FILES = ["fifo.py", "lab.ipynb"]
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Course]:
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.delenv("LAB", raising=False)
-    course = make_course(tmp_path)
-    solve(course)
-    rewrite(course, "clamp", "return 42")
-    notebook = tmp_path / "labs/00-toy/lab.ipynb"
+def toy(toy: Course) -> Course:
+    solve(toy)
+    rewrite(toy, "clamp", "return 42")
+    notebook = toy.root / "labs/00-toy/lab.ipynb"
     notebook.write_text(notebook.read_text().replace("...", "17", 1))
-    yield course
+    return toy
 
 
 def state(course: Course) -> dict[str, bytes]:

@@ -35,16 +35,9 @@ from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, check, check_close, predict
 from labkit.setup import bootstrap
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
-from tests.labkit.toy_course import lab, make_course, rewrite, solve
+from tests.labkit.toy_course import lab, rewrite, solve
 
 ROOT = find_root()
-
-
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.delenv("LAB", raising=False)
-    return make_course(tmp_path)
 
 
 def shown(course: Course, **options: object) -> str:

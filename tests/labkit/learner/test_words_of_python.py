@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from labkit.course.manifest import Course
 from tests.labkit.learner.test_commands import says, screen
 from tests.labkit.learner.test_kindness import shown
-from tests.labkit.toy_course import lab, make_course, rewrite, solve
-
-
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
-    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
-    monkeypatch.delenv("LAB", raising=False)
-    return make_course(tmp_path)
+from tests.labkit.toy_course import lab, rewrite, solve
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,6 @@ from labkit.setup.venv import (
     pip,
 )
 
-EVERY_GROUP = (*DEFAULT_GROUPS, "notebook", "serve")
-
 
 def complete(groups: tuple[str, ...] = DEFAULT_GROUPS) -> dict[str, str]:
     """Versions that meet every requirement: the lower bounds."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mini_vllm.bundled import path as bundled_path
-from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.config import ModelArgs
 
 TINY = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -137,11 +137,6 @@ def qwen3() -> ModelArgs:
             "tie_word_embeddings": True,
         }
     )
-
-
-@pytest.fixture(scope="session")
-def storyteller_shape() -> ModelArgs:
-    return load_config(bundled_path("storyteller"))
 
 
 def cache_spec(dtype: str = "bfloat16", kinds: Sequence[str] = (), **shape: int) -> Any:
