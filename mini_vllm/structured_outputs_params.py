@@ -66,7 +66,7 @@ class StructuredOutputsParams:
         return all(getattr(self, name) is None for name in _CONSTRAINTS)
 
     def all_non_structural_tag_constraints_none(self) -> bool:
-        """Whether nothing but a structural tag is asked of the text."""
+        """Whether only a structural tag is asked of the text."""
         return all(getattr(self, name) is None for name in _CONSTRAINTS[:-1])
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:

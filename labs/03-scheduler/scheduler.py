@@ -350,7 +350,7 @@ class Scheduler(ProfileRules, Integrity):
         )
 
     def _may_admit(self, request: Request) -> bool:
-        """Whether nothing but budget and blocks keeps ``request`` waiting."""
+        """Whether only budget and blocks keep ``request`` waiting."""
         if RequestStatus.is_blocked(request.status):
             if not any(extension.is_ready(request) for extension in self.extensions):
                 return False

@@ -1,8 +1,8 @@
 """A scheduler whose requests may get their KV from elsewhere.
 
-Phase 03's scheduler decides who is admitted, and with how many tokens; the KV cache manager tells
-it which of them come from elsewhere. New here are requests that wait for their KV, blocks that
-outlive their request, and KV that does not arrive.
+Phase 03's scheduler decides which requests are admitted, with how many tokens; the KV cache manager
+tells it which of them come from elsewhere. New here are requests that wait for their KV, blocks
+that outlive their request, and KV that does not arrive.
 
 Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
 """
@@ -179,7 +179,7 @@ class RemoteKVScheduler(Scheduler):
         return super()._stays_apart(request) or request not in self.passed_over
 
     def _may_admit(self, request: Request) -> bool:
-        """Whether nothing but budget and blocks keeps ``request`` waiting, KV included.
+        """Whether only budget and blocks keep ``request`` waiting, KV included.
 
         The connector is asked once a pass, and only about requests that have computed nothing.
 

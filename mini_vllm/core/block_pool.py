@@ -1,4 +1,4 @@
-"""All KV blocks of one device: which are free, who shares them, what they hold.
+"""All KV blocks of one device: which are free, which are shared, what they hold.
 
 A block is in exactly one of two places. In use: ``ref_cnt`` requests have it in their tables.
 Free: ``ref_cnt`` is 0 and it waits in the free queue. A free block may still carry a hash, so

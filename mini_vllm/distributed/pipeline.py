@@ -1,7 +1,7 @@
 """One stage of a pipeline: take over from the stage before, hand on to the next.
 
 Every stage can say from the plan how many tokens come, and it knows the model's width; so
-nothing but the tensors themselves travels.
+only the tensors themselves travel.
 
 Source: vllm/v1/worker/gpu_worker.py#L781-L866 (Worker.execute_model) @ v0.22.1
 """

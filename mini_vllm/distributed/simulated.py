@@ -164,7 +164,7 @@ class SimulatedGroup(GroupCoordinator):
 
 
 class MessageGroup:
-    """A group that can do nothing but send and receive, and counts what leaves.
+    """A group that can only send and receive, and counts what leaves.
 
     It is a :class:`~mini_vllm.distributed.collectives.Ring`.
 

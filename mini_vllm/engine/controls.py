@@ -60,7 +60,7 @@ class EngineControls(ABC):
     def num_unfinished_requests(self) -> int:
         """Completions that were asked for and have not ended."""
 
-    # ------------------------------------------------------------------ who it is
+    # ------------------------------------------------------------------ what it is
 
     if not TYPE_CHECKING:  # a type checker tells a name that is not here by itself
 

@@ -193,7 +193,7 @@ class Pending:
 
     def die_of(self, refs: Sequence[Any], error: BaseException) -> str:
         """End everything because one of these calls has failed; returns the reason."""
-        return self.die(lambda: _who(import_ray(), self.actors, self.pids, refs, error))
+        return self.die(lambda: _failed_worker(import_ray(), self.actors, self.pids, refs, error))
 
     def die(self, why: Callable[[], str]) -> str:
         """End everything; returns the reason ``why()``, or that of an earlier end."""
@@ -214,7 +214,7 @@ class Pending:
         self._closing.set()
 
 
-def _who(
+def _failed_worker(
     ray: Any, actors: Sequence[Any], pids: Sequence[int], refs: Sequence[Any], error: BaseException
 ) -> str:
     """Which worker caused a failure: a dead one rather than one that noticed the death.

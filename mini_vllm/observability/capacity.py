@@ -6,7 +6,7 @@ Three quantities of any place where requests come and go, measured over the same
     seconds    that each of them was there, on average R
     number     that was there at a time, on average    L = X * R      (Little's law)
 
-It needs no assumption about who comes when, so two of the three say the third: how many requests
+It needs no assumption about arrivals, so two of the three say the third: how many requests
 run at once, and with it how much KV cache they need.
 
 Sources: Little, "A proof for the queuing formula L = λW", Operations Research 9(3), 1961; Denning

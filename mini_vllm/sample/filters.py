@@ -1,6 +1,6 @@
 """Filters that a sampling parameter of one number a request switches on, each declared in a line.
 
-They run after penalties and before the temperature, keep the largest logit, and see nothing but
+They run after penalties and before the temperature, keep the largest logit, and see only
 the logits and their own parameter: a new one is a function here, and a field of
 :class:`~mini_vllm.sampling_params.SamplingParams` with its name. ``docs/add-a-parameter.md`` tells
 how; min-p, top-k and top-p, which phase 06 builds, stand in ``logits_processors.py``.

@@ -227,7 +227,7 @@ def plain_ebnf(kind: str, spec: str) -> str:
 
 
 def _check_rules(rules: Rules) -> None:
-    """Refuse a rule that is nothing but itself, repeated: the library's process would end.
+    """Refuse a rule that is only itself, repeated: the library's process would end.
 
     ``b ::= b{0,1}`` overflows its stack, and so does a circle of such rules.
     """
