@@ -44,7 +44,7 @@ MIN_TEMPERATURE = 1e-2
 
 _FLAGS = (
     "include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "skip_clone",
-    "flat_logprobs",
+    "flat_logprobs", "spaces_between_special_tokens",
 )  # fmt: skip
 
 _FIXED = {
@@ -214,7 +214,7 @@ class SamplingParams(_Checked):
             if not isinstance(value := getattr(self, name), bool):
                 raise bad_value(name, value, "it must be True or False")
         for name, (only, why) in _FIXED.items():
-            if (value := getattr(self, name)) != only:
+            if not isinstance(value := getattr(self, name), int) or value != only:
                 raise bad_value(name, value, f"it must be {only}: {why}")
         self._check_lists()
         self._check_late_arrivals()
@@ -227,7 +227,7 @@ class SamplingParams(_Checked):
 
     def _normalise(self) -> None:
         """Convert the values that vLLM accepts to one form each."""
-        if self.seed == -1:
+        if isinstance(self.seed, Integral) and self.seed == -1:
             self.seed = None
         if isinstance(self.stop, str):
             self.stop = [self.stop]
@@ -290,7 +290,8 @@ class SamplingParams(_Checked):
 
     def _check_late_arrivals(self) -> None:
         """Check the parameters that newer versions of vLLM have added."""
-        self.bad_words = check_list("bad_words", self.bad_words or [], str, "strings")
+        self.bad_words = [] if self.bad_words is None else self.bad_words
+        self.bad_words = check_list("bad_words", self.bad_words, str, "strings")
         for word in self.bad_words:
             if not word.strip() or not is_text(word):
                 raise RequestError(

@@ -152,7 +152,7 @@ class InputProcessor:
         if self.images is not None:
             return self.images.process(token_ids, {} if data is None else data, options)
         for name, value in (("multi_modal_data", data), ("mm_processor_kwargs", options)):
-            if value:
+            if value is not None and value != {}:
                 raise RequestError(
                     f"the prompt brings {name}; the model takes text only, it has no image "
                     "encoder; leave it out or choose another model",

@@ -94,17 +94,19 @@ class Policy(Scheduler):
         or FINISHED_LENGTH_CAPPED if it has run before and has output to keep. As in V0 the reason
         of both is "length", and a warning tells why there is no more.
         """
-        num_slots = min(request.num_tokens + num_lookahead_tokens, self.max_model_len)
-        if request.num_tokens > (limit := self.prompt_limit()):
+        num_slots = request.num_tokens
+        if num_slots > (limit := self.prompt_limit()):
             request.stop_reason, setting = StopCause.PROMPT_LIMIT, "max_num_batched_tokens"
-        elif num_slots > (limit := self.kv_cache_manager.capacity_in_tokens):
+        elif (num_slots := min(num_slots + num_lookahead_tokens, self.max_model_len)) > (
+            limit := self.kv_cache_manager.capacity_in_tokens
+        ):
             request.stop_reason, setting = StopCause.KV_CAPACITY, "num_gpu_blocks"
         else:
             return False
         logger.warning(
-            "request %r has %d tokens, and %s takes %d at most: it ends with finish_reason "
-            "'length'; raise %s, or send shorter prompts",
-            request.request_id, request.num_tokens, type(self).__name__, limit, setting,
+            "request %r needs room for %d tokens, and %s has it for %d at most: it ends with "
+            "finish_reason 'length'; raise %s, or send shorter prompts",
+            request.request_id, num_slots, type(self).__name__, limit, setting,
         )  # fmt: skip
         status = RequestStatus.FINISHED_IGNORED
         if request.output_token_ids:

@@ -240,7 +240,7 @@ def test_a_prompt_beyond_the_budget_is_ignored(
     add(scheduler, big, make_request("a", 4))
     assert plans(scheduler, 1) == [{"a": 4}]
     assert big.status == RequestStatus.FINISHED_IGNORED and big.stop_reason == "prompt_limit"
-    said = f"request 'big' has 9 tokens, and {cls.__name__} takes 8 at most"
+    said = f"'big' needs room for 9 tokens, and {cls.__name__} has it for 8 at most"
     assert said in caplog.text and "raise max_num_batched_tokens" in caplog.text
     nano = make(NanoVLLM, budget=8)
     add(nano, make_request("big", 9))
