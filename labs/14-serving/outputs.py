@@ -39,7 +39,8 @@ class CompletionOutput:
         text: the output as text; empty without a tokenizer.
         token_ids: the output as tokens.
         cumulative_logprob: sum of the sampled tokens' log probabilities, if they were asked for.
-        logprobs: per token, the candidates that were asked for, by token id.
+        logprobs: per token, the candidates that were asked for, by token id; with
+            ``flat_logprobs`` a :class:`~mini_vllm.logprobs.FlatLogprobs`.
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
         stop_reason: the stop token or stop string that ended it, or one of `StopCause`:
             "kv_capacity"; "prompt_limit" of a policy that takes no prompt so long;

@@ -156,14 +156,8 @@ def beginning_of(
         return None
     turn = last_turn(token_ids, vocabulary.texts, vocabulary.special, form)
     is_new = request.add_generation_prompt
-    is_wanted = is_new and form.is_wanted(_template_kwargs(request))
+    is_wanted = is_new and form.is_wanted(state.template_kwargs(request))
     return form.beginning(turn, is_wanted, continues=not is_new)
-
-
-def _template_kwargs(request: ChatCompletionRequest) -> dict[str, Any]:
-    effort = request.reasoning_effort
-    wish = {} if effort is None else {"enable_thinking": effort != "none"}
-    return wish | (request.chat_template_kwargs or {})
 
 
 def count_reasoning_tokens(
