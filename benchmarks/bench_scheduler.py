@@ -7,7 +7,12 @@ Sixteen steps in a row make one measurement, so that steps which fill blocks are
 
     python -m benchmarks.bench_scheduler
     python -m benchmarks.bench_scheduler --requests 64 1024 --steps 500 --rounds 5
+    python -m benchmarks.bench_scheduler --instructions --against ../older
     python -m labkit conformance --install        makes the environment that vLLM runs in
+
+`--instructions` counts the processor's instructions with valgrind: other programs do not change
+them, so it shows a difference of 1 %, which times of a shared machine hide. `--against` counts
+another checkout of this repository, too.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ import gc
 import json
 import os
 import platform
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -50,10 +57,17 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/scheduler.json"
     )
+    parser.add_argument("--instructions", action="store_true", help="count them instead of time")
+    parser.add_argument(
+        "--against", type=Path, metavar="FOLDER", help="count another checkout, too"
+    )
     parser.add_argument("--worker", choices=("mini_vllm", "vllm"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.worker:
         return serve(options.worker)
+    if options.instructions:
+        roots = [ROOT, *([options.against.resolve()] if options.against else [])]
+        return compare_instructions(roots, options.requests, options.steps)
     results = measure(options.requests, options.steps, options.rounds)
     print(table(results))
     if options.save:
@@ -154,6 +168,51 @@ def time_steps(step: StepFunction, steps: int) -> list[Times]:
         groups.append((sum(t[0] for t in times) / GROUP, sum(t[1] for t in times) / GROUP))
     gc.unfreeze()
     return groups
+
+
+# ------------------------------------------------------------------ counting
+
+COUNTED = """
+import sys
+sys.path.insert(0, ".")
+from benchmarks.bench_scheduler import build_mini_vllm, time_steps
+time_steps(build_mini_vllm({size}, {most}), {steps})
+"""
+
+
+def compare_instructions(roots: Sequence[Path], sizes: list[int], steps: int) -> int:
+    """Print the instructions of a step for each size and checkout; the ratio is to the last."""
+    if shutil.which("valgrind") is None:
+        raise SystemExit("valgrind is not installed; run: apt install valgrind")
+    for size in sizes:
+        counts = [instructions(root, size, steps) for root in roots]
+        for root, count in zip(roots, counts, strict=True):
+            print(f"{size:>8}  {count:>14,.0f}  {count / counts[-1]:.3f}  {root}", flush=True)
+    return 0
+
+
+def instructions(root: Path, size: int, steps: int) -> float:
+    """Instructions of a step of the checkout at `root`: those of a run of more steps, less those of
+    a run of few."""
+    few, many = (counted(root, size, steps + GROUP, each) for each in (GROUP, steps + GROUP))
+    return (many - few) / (steps // GROUP * GROUP)
+
+
+def counted(root: Path, size: int, most: int, steps: int) -> int:
+    """Instructions of a whole run. A fixed seed of hashes makes runs alike."""
+    program = COUNTED.format(size=size, most=most, steps=steps)
+    tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    done = subprocess.run(
+        [*tool, sys.executable, "-c", program],
+        cwd=root,
+        env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.search(r"I +refs: +([\d,]+)", done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1].replace(",", ""))
 
 
 # ------------------------------------------------------------------ the engines

@@ -2023,6 +2023,56 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     return -1;
 }
 
+// ---------------------------------------------------------------- weights, packed once, when they are loaded
+// Rows of `columns` numbers in the order of blocks. A number is a float32, or two shorter ones that stay
+// neighbours. `to` may be `from`.
+template <class T>
+void pack(T* to, const T* from, i64 rows, i64 columns, int threads) {
+    const i64 size = ROWS * columns;
+    in_ranges(rows / ROWS, threads, [&](i64 begin, i64 end) {
+        std::vector<T> seen(size);
+        for (i64 block = begin; block < end; ++block) {
+            T* out = to + block * size;
+            std::copy_n(from + block * size, size, seen.data());
+            for (i64 c = 0; c < columns; ++c)
+                for (i64 r = 0; r < ROWS; ++r) out[c * ROWS + r] = seen[r * columns + c];
+        }
+    });
+}
+
+// Eight columns of four bits, a byte each, as a word of GROUPS_OF_4_BITS: 0 2 4 6 1 3 5 7 from its lowest bits on.
+inline std::uint32_t word_of(std::uint64_t columns) {
+    const std::uint64_t x = columns | columns >> 12;  // 02 13 .. .. 46 57 .. ..
+    return static_cast<std::uint32_t>((x & 0xff) | (x & 0xff00) << 8 | (x >> 24 & 0xff00) | (x >> 16 & 0xff000000));
+}
+
+// Blocks of a GGUF file, [rows, groups], in the order of a weight's blocks, in the same memory; their floats
+// [number of floats, groups, rows]. A row's packed numbers are shorter than its blocks, so what is written lies
+// before what is still to be read.
+void pack_blocks_of_file(std::uint8_t* memory, std::uint16_t* floats, i64 rows, i64 groups, i64 bytes, int bits,
+                         int num_floats) {
+    std::vector<std::uint8_t> seen(ROWS * groups * bytes);
+    std::uint8_t* out = memory;
+    for (i64 first = 0; first < rows; first += ROWS) {
+        std::memcpy(seen.data(), memory + first * groups * bytes, seen.size());
+        for (i64 g = 0; g < groups; ++g, out += ROWS * 4 * bits) {
+            for (i64 r = 0; r < ROWS; ++r) {
+                const std::uint8_t* block = seen.data() + (r * groups + g) * bytes;
+                for (int i = 0; i < num_floats; ++i)
+                    std::memcpy(floats + (i * groups + g) * rows + first + r, block + 2 * i, 2);
+                const std::uint8_t* numbers = block + 2 * num_floats;
+                for (i64 i = 0; bits == 4 && i < 4; ++i) {  // the lower halves of all bytes come first
+                    std::uint64_t columns;
+                    std::memcpy(&columns, numbers + i % 2 * 8, 8);
+                    const std::uint32_t word = word_of(columns >> i / 2 * 4 & 0x0f0f0f0f0f0f0f0f);
+                    std::memcpy(out + (i * ROWS + r) * 4, &word, 4);
+                }
+                for (i64 i = 0; bits == 8 && i < 16; ++i) std::memcpy(out + (i * ROWS + r) * 2, numbers + i * 2, 2);
+            }
+        }
+    }
+}
+
 }  // namespace
 
 // What `native.py` calls: each function for each kind of number.
@@ -2104,6 +2154,19 @@ extern "C" void gated_delta_f32(float* out, float* states, const float* q, const
                                 const float* g, const float* beta, const i64* starts, i64 requests, i64 heads,
                                 i64 keys, i64 values, int threads) {
     gated_delta({q, k, v, g, beta, out, states, heads, keys, values}, starts, requests, threads);
+}
+
+extern "C" void pack_2(std::uint16_t* to, const std::uint16_t* from, i64 rows, i64 columns, int threads) {
+    pack(to, from, rows, columns, threads);
+}
+
+extern "C" void pack_4(std::uint32_t* to, const std::uint32_t* from, i64 rows, i64 columns, int threads) {
+    pack(to, from, rows, columns, threads);
+}
+
+extern "C" void pack_blocks(std::uint8_t* memory, std::uint16_t* floats, i64 rows, i64 groups, i64 bytes, int bits,
+                            int num_floats) {
+    pack_blocks_of_file(memory, floats, rows, groups, bytes, bits, num_floats);
 }
 
 extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }

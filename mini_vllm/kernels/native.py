@@ -288,6 +288,9 @@ class Batch(ctypes.Structure):
 FINDS_ERRORS = {"store", "paged_attention", "decoder_layers", "next_logits"}
 """Functions that return where something is wrong, or -1."""
 ARGUMENTS: dict[str, Sequence[type]] = {
+    "pack_2": [*[POINTER] * 2, *[SIZE] * 2, INT],
+    "pack_4": [*[POINTER] * 2, *[SIZE] * 2, INT],
+    "pack_blocks": [*[POINTER] * 2, *[SIZE] * 3, INT, INT],
     "rms_norm": [*[POINTER] * 4, *[SIZE] * 4, REAL, INT],
     "rope": [*[POINTER] * 3, *[SIZE] * 5, INT],
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
@@ -433,24 +436,42 @@ def can_pack(weight: Tensor) -> bool:
     return rows % ROWS == 0 and columns % 2 == 0
 
 
-def pack(weight: Tensor) -> Tensor:
-    """A copy of `weight` `[N, K]` for `linear`: a column's numbers of `ROWS` rows lie together.
+def pack(weight: Tensor, in_place: bool = False) -> Tensor:
+    """`weight` `[N, K]` as `[N / ROWS, K, ROWS]`: a column's numbers of `ROWS` rows lie together.
 
-    In bfloat16 two columns do, see :func:`pack_pairs`.
+    Of numbers shorter than float32 two neighbours of a row also stay together, so that they are
+    multiplied at once: `[N / ROWS, K / 2, ROWS, 2]`.
+
+    Args:
+        in_place: `weight` is gone, its memory holds what is returned.
     """
-    if weight.dtype == torch.bfloat16:
-        return pack_pairs(weight)
-    return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
+    weight = weight.contiguous()
+    packed = weight if in_place else torch.empty_like(weight)
+    pairs = 1 if weight.itemsize == 4 else 2
+    columns = weight.shape[1] // pairs
+    function(f"pack_{weight.itemsize * pairs}")(
+        packed.data_ptr(), weight.data_ptr(), len(weight), columns, threads(weight.numel())
+    )
+    return packed.view(-1, columns, ROWS, *[2] * (pairs == 2))
 
 
-def pack_in_place(weight: Tensor) -> Tensor:
-    """:func:`pack` without a second copy: `weight` is gone, its memory holds what is returned.
+def pack_blocks(blocks: Tensor, bits: int, num_floats: int) -> tuple[Tensor, Tensor]:
+    """Blocks of a GGUF file for `Matrix.of_groups`: `blocks` `[N, G, bytes]` uint8 are gone.
 
-    `ROWS` rows become one block of as many numbers, so some rows at a time can change places.
+    A block of 32 weights has `num_floats` float16 numbers, and then its weights, of `bits` bits.
+
+    Returns:
+        Both lie in the memory of `blocks`: the weights, as :func:`pack_int4` or :func:`pack` leave
+        them, and `[num_floats, G, N]` float16.
     """
-    for rows in weight.split(ROWS * 16):
-        rows.view(-1).copy_(pack(rows).view(-1))
-    return weight.view(-1).view(len(weight) // ROWS, *pack(weight[:ROWS]).shape[1:])
+    memory, (rows, groups, _) = blocks.view(-1), blocks.shape
+    floats = torch.empty(num_floats, groups, rows, dtype=torch.float16)
+    function("pack_blocks")(memory.data_ptr(), floats.data_ptr(), *blocks.shape, bits, num_floats)
+    weights, rest = memory.split([rows * groups * 4 * bits, floats.nbytes])
+    kept = rest.view(torch.float16).view(floats.shape).copy_(floats)
+    if bits == 4:
+        return weights.view(torch.int32).view(-1, groups * 4, ROWS), kept
+    return weights.view(torch.int8).view(-1, groups * 16, ROWS, 2), kept
 
 
 def unpack(blocks: Tensor) -> Tensor:
@@ -463,17 +484,6 @@ def unpack(blocks: Tensor) -> Tensor:
 def unpack_rows(blocks: Tensor, rows: Tensor) -> Tensor:
     """Some rows of the weight that was packed, `[T] -> [T, K]`."""
     return blocks[rows // ROWS, :, rows % ROWS].flatten(1)
-
-
-def pack_pairs(weight: Tensor) -> Tensor:
-    """A copy of `weight` `[N, K]` as `[N / ROWS, K / 2, ROWS, 2]`.
-
-    Two neighbours of a row lie together, and so do a column's pairs of `ROWS` rows. A pair is moved
-    as one number of twice the size.
-    """
-    pairs = weight.view(torch.int16 if weight.itemsize == 1 else torch.int32)
-    blocks = pairs.view(-1, ROWS, weight.shape[1] // 2).transpose(1, 2).contiguous()
-    return blocks.view(weight.dtype).unflatten(2, (ROWS, 2))
 
 
 def unpack_pairs(packed: Tensor) -> Tensor:

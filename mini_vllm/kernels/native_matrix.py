@@ -56,7 +56,7 @@ class Matrix(ctypes.Structure):
     ) -> Matrix:
         """The weight (number - middle) * scale + shift.
 
-        `blocks` is what :func:`pack_int4` made of numbers of 4 bits, or :func:`pack_pairs` of int8;
+        `blocks` is what :func:`pack_int4` made of numbers of 4 bits, or :func:`pack` of int8;
         `scale` and `shift` are `[G, N]` float16, of the groups of columns.
         """
         is_int4 = blocks.dtype == torch.int32

@@ -204,7 +204,7 @@ def measure(kind: int, dtype: torch.dtype, clock: Callable[[], float] | None = N
 def rivals(kind: int) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """Our product with one weight, and the product with its floats. Uses no random numbers."""
     numbers = torch.ones(AT_A_TIME, COLUMNS, dtype=KINDS[kind])
-    words = (native.pack_int4 if kind == Matrix.GROUPS_OF_4_BITS else native.pack_pairs)(numbers)
+    words = (native.pack_int4 if kind == Matrix.GROUPS_OF_4_BITS else native.pack)(numbers)
     scale = torch.ones(COLUMNS // GROUP, AT_A_TIME, dtype=torch.float16)
     matrix = Matrix.of_groups(words, scale)
     return lambda x: native.multiply(x, matrix), lambda x: multiply(x, words, scale, None, 0)

@@ -295,7 +295,7 @@ class UnquantizedLinearMethod:
         is_float = compute_dtype(weight.dtype, "cpu") == torch.float32
         if (is_float or is_alone) and native.can_run(weight) and native.can_pack(weight):
             is_last = (is_alone or not is_small(weight)) and not hasattr(layer.weight, "has_rows")
-            layer.blocks = native.pack_in_place(weight) if is_last else native.pack(weight)
+            layer.blocks = native.pack(weight, in_place=is_last)
             if layer.bias is not None:
                 layer.bias.data = layer.bias.float()  # sums are float32 for weights of any dtype
         elif not (is_float and is_small(weight)) and can_pack(weight.dtype):

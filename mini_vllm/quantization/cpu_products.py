@@ -109,7 +109,7 @@ def hold_groups(
         for part in kept
     )
     is_int4 = numbers.dtype == torch.int32
-    layer.words = native.pack_int4(numbers) if is_int4 else native.pack_pairs(numbers)
+    layer.words = native.pack_int4(numbers) if is_int4 else native.pack(numbers)
     layer.middle = middle
     layer.matrix = matrix_of(layer.words, layer.scale, layer.shift, middle)
     return True

@@ -27,9 +27,6 @@ from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.packing import pack_int32, unpack_int32
 from mini_vllm.quantization.wna16 import register
 
-SOME_ROWS = 512
-"""Rows that are packed at a time: few enough to stay in the CPU's cache."""
-
 
 class GGUFLinearMethod:
     """The `LinearMethod` of a layer whose projections all have blocks of one type in `BITS`."""
@@ -58,50 +55,21 @@ class GGUFLinearMethod:
         if is_known and self.dtype != torch.float32:
             self._pack(layer, blocks)
             return
-        q, scale, shift = self._split(layer, blocks)
+        q, scale, shift = split_blocks(blocks, self.type_name)
+        _check_finite(layer, scale)
+        _check_finite(layer, shift)
         layer.words = pack_int32(q, 4, 1) if self.bits == 4 else q
         layer.scale, layer.shift = scale.contiguous(), shift.contiguous()
 
     def _pack(self, layer: Linear, blocks: Tensor) -> None:
-        """Convert the blocks `[N, G, bytes]` into the layout of `cpu.cpp`, in the same memory.
-
-        Packed numbers and floats of a group need as many bytes as its block. So some rows at a time
-        are read, and their packed numbers are written over rows that were read before. The floats,
-        `[G, N]` each, follow after all numbers.
-        """
-        memory, end = blocks.view(-1), 0
-        # One allocation: small tensors that outlive large ones would fragment the memory.
-        floats = torch.empty(2, *blocks.shape[:2], dtype=torch.float16)
-        parts = (part.split(SOME_ROWS) for part in (blocks, *floats))
-        for some, scale, shift in zip(*parts, strict=True):
-            q, *found = self._split(layer, some)
-            words = native.pack_int4(q) if self.bits == 4 else native.pack_pairs(q)
-            memory[end : end + words.nbytes] = words.view(torch.uint8).flatten()
-            end += words.nbytes
-            scale[:], shift[:] = found
-        shape = (-1, *words.shape[1:])
-        layer.words = memory[:end].view(words.dtype).view(shape)
-        layer.shift, layer.middle = None, 8 if self.bits == 4 else 0
-        layer.scale = self._keep(memory[end:], floats[0])
-        if self.type_name == "Q4_1":
-            layer.shift, layer.middle = self._keep(memory[end + layer.scale.nbytes :], floats[1]), 0
+        """Convert the blocks `[N, G, bytes]` into the layout of `cpu.cpp`, in the same memory."""
+        num_floats = 2 if self.type_name == "Q4_1" else 1
+        layer.words, floats = native.pack_blocks(blocks, self.bits, num_floats)
+        _check_finite(layer, floats)
+        layer.scale, layer.shift = (*floats, None)[:2]
+        layer.middle = 8 if self.type_name == "Q4_0" else 0
         own = layer.words, layer.scale, layer.shift, layer.middle
         layer.matrix = cpu_products.matrix_of(*own)
-
-    @staticmethod
-    def _keep(memory: Tensor, floats: Tensor) -> Tensor:
-        """Float16 numbers `[N, G]` as `[G, N]` at the beginning of `memory`."""
-        kept = memory[: floats.nbytes].view(torch.float16).view(floats.shape[::-1])
-        return kept.copy_(floats.t())
-
-    def _split(self, layer: Linear, blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `split_blocks`. Raises ValueError for a float that is not finite."""
-        q, scale, shift = split_blocks(blocks, self.type_name)
-        if not (torch.isfinite(scale) & torch.isfinite(shift)).all():
-            raise ValueError(
-                f"{layer.prefix!r} has a block whose scale is not finite; is the file whole?"
-            )
-        return q, scale, shift
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         if layer.matrix is not None:
@@ -114,6 +82,13 @@ class GGUFLinearMethod:
         groups = q.float().unflatten(1, (-1, GROUP))
         scale, shift = (numbers.float()[..., None] for numbers in (layer.scale, layer.shift))
         return (groups * scale + shift).flatten(1)
+
+
+def _check_finite(layer: Linear, floats: Tensor) -> None:
+    if not torch.isfinite(floats).all():
+        raise ValueError(
+            f"{layer.prefix!r} has a block whose scale is not finite; is the file whole?"
+        )
 
 
 class BlockEmbedding(nn.Module):

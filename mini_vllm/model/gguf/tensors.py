@@ -18,9 +18,12 @@ Source: vllm/model_executor/model_loader/gguf_loader.py#L108-L253 (_get_gguf_wei
 
 from __future__ import annotations
 
+import math
+import mmap
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from torch import Tensor
 from mini_vllm.errors import show
 from mini_vllm.gguf import TYPES, GGUFFile, GGUFTensor, read_gguf
 from mini_vllm.model.gguf.config import architecture, one_value
+from mini_vllm.model.memory import drop_pages
 
 BLOCKS = "qweight"
 """Replaces "weight" in the name of a tensor that is read as blocks."""
@@ -165,7 +169,7 @@ class GGUFTensors:
     def __init__(
         self, path: Path, dtype: torch.dtype = torch.float32, blocks: Collection[str] = ()
     ) -> None:
-        self.path, self.dtype = path, dtype
+        self.path, self.dtype, self._last = path, dtype, torch.empty(0, dtype=torch.uint8)
         self._sources = {
             name.removesuffix("weight") + BLOCKS if name in blocks else name: source
             for name, source in sources(read_gguf(path)).items()
@@ -175,7 +179,7 @@ class GGUFTensors:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        return
+        drop_pages(self._last)
 
     def __iter__(self) -> Iterator[str]:
         """The names of the tensors."""
@@ -196,47 +200,48 @@ class GGUFTensors:
     def get_tensor(self, name: str) -> Tensor:
         """The tensor `name`: as floats of `dtype`, or as blocks.
 
-        Besides the result, only one piece of the file is in memory at a time.
+        It lies in the mapped file if nothing has to be converted; its pages are then released when
+        the next tensor is read. Otherwise only one piece of the file is in memory at a time.
         """
         source, shape = self._sources[name], self.shape(name)
-        is_blocks = name.endswith(BLOCKS)
+        kind, is_blocks = source.tensor.type.name, name.endswith(BLOCKS)
+        raw = self._rows(source)
+        places = our_rows(len(raw), source.heads) if source.heads else None
+        if places is None and not source.added and (is_blocks or FLOATS.get(kind) == self.dtype):
+            return (raw if is_blocks else raw.view(self.dtype)).view(shape)
         row = shape[-2:] if is_blocks else [source.tensor.columns]
         result = torch.empty(shape, dtype=torch.uint8 if is_blocks else self.dtype)
-        rows = result.view(-1, *row)
-        places = our_rows(len(rows), source.heads) if source.heads else None
-        if is_blocks and places is None:
-            self._read(source, result)
-            return result
-        start = 0
-        for raw in self._chunks(source, len(rows)):
-            some = slice(start, start + len(raw))
-            piece = raw if is_blocks else dequantize(raw, source.tensor.type.name)
+        rows, start = result.view(-1, *row), 0
+        for some in raw.split(max(MAX_CHUNK_BYTES // raw.shape[1], 1)):
+            here = slice(start, start + len(some))
+            piece = some if is_blocks else dequantize(some, kind)
             if source.added and not is_blocks:
                 piece = piece - source.added
-            rows[some if places is None else places[some]] = piece.view(-1, *row).to(result.dtype)
-            start += len(raw)
+            rows[here if places is None else places[here]] = piece.view(-1, *row).to(result.dtype)
+            start += len(some)
+            drop_pages(some)
         return result
 
-    def _read(self, source: Source, blocks: Tensor) -> None:
-        """Read the tensor's bytes, unchanged, into `blocks`."""
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(source.tensor.begin + (source.expert or 0) * blocks.nbytes)
-            room = memoryview(blocks.numpy()).cast("B")
-            while room and (count := file.readinto(room)):
-                room = room[count:]
-        if room:
-            raise ValueError(f"{self.path} ends inside {source.tensor.name!r}; download it again")
-
-    def _chunks(self, source: Source, num_rows: int) -> Iterator[Tensor]:
-        """The bytes of the tensor's rows in pieces, `[rows, bytes]` uint8 each."""
-        row_bytes = source.tensor.row_bytes
+    @cached_property
+    def _file(self) -> Tensor:
+        """All bytes of the file. Pages of a private mapping can be written to, as torch wants."""
         with self.path.open("rb") as file:
-            file.seek(source.tensor.begin + (source.expert or 0) * num_rows * row_bytes)
-            while num_rows:
-                some = min(num_rows, max(MAX_CHUNK_BYTES // row_bytes, 1))
-                data = bytearray(file.read(some * row_bytes))
-                yield torch.frombuffer(data, dtype=torch.uint8).view(some, row_bytes)
-                num_rows -= some
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return torch.frombuffer(mapped, dtype=torch.uint8)
+
+    def _rows(self, source: Source) -> Tensor:
+        """The bytes of the tensor's rows in the mapped file, `[rows, bytes]` uint8."""
+        drop_pages(self._last)
+        num_rows, row_bytes = (
+            math.prod(source.shape) // source.tensor.columns,
+            source.tensor.row_bytes,
+        )
+        size = num_rows * row_bytes
+        begin = source.tensor.begin + (source.expert or 0) * size
+        self._last = self._file[begin : begin + size]
+        if len(self._last) < size:
+            raise ValueError(f"{self.path} ends inside {source.tensor.name!r}; download it again")
+        return self._last.view(num_rows, row_bytes)
 
 
 def our_rows(num_rows: int, num_heads: int) -> Tensor:

@@ -219,7 +219,7 @@ def _spelled(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
 def _pair(file: GGUFFile, merge: str, vocab: dict[str, int]) -> tuple[str, str]:
     """The two tokens of a merge. Raises ValueError unless they, and both together, are tokens."""
     left, space, right = merge.partition(" ")
-    if not space or not {left, right, left + right} <= vocab.keys():
+    if not space or left not in vocab or right not in vocab or left + right not in vocab:
         raise ValueError(
             f"{file.path}: tokenizer.ggml.merges has {show(merge)}; it must be two tokens with a "
             "space between them that make a third"

@@ -164,9 +164,9 @@ def test_users_get_the_tokenizer_of_transformers() -> None:
 def test_packed_in_its_own_memory(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     weight = torch.randn(shape).to(dtype)
     expected, place = native.pack(weight), weight.data_ptr()
-    packed = native.pack_in_place(weight.clone())
+    packed = native.pack(weight.clone(), in_place=True)
     assert torch.equal(packed, expected)
-    assert native.pack_in_place(weight).data_ptr() == place
+    assert native.pack(weight, in_place=True).data_ptr() == place
     rows = torch.tensor([0, 31, shape[0] - 1, 5])
     assert torch.equal(native.unpack_rows(packed, rows), native.unpack(packed)[rows])
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from mini_vllm.kernels import native, unpacked
 from mini_vllm.model.build import default_dtype
+from mini_vllm.model.gguf.tensors import BITS, split_blocks
 from mini_vllm.model.layers import Linear
 from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.int8 import (
@@ -118,7 +119,7 @@ def test_a_product_of_groups_is_that_of_the_numbers(
     if bits == 8:
         numbers = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
     scale, shift = (torch.rand(rows, columns // group).half() for _ in range(2))
-    blocks = native.pack_int4(numbers) if bits == 4 else native.pack_pairs(numbers)
+    blocks = native.pack_int4(numbers) if bits == 4 else native.pack(numbers)
     if bits == 4:
         assert torch.equal(native.unpack_int4(blocks), numbers)
     for middle, own in ((8, None), (0, shift), (8, shift)):
@@ -137,11 +138,26 @@ def test_a_product_of_groups_is_that_of_the_numbers(
 
 
 @needs_compiler
+@pytest.mark.parametrize(("name", "num_bytes"), [("Q4_0", 18), ("Q4_1", 20), ("Q8_0", 34)])
+def test_blocks_of_a_file_are_packed_in_their_own_memory(name: str, num_bytes: int) -> None:
+    torch.manual_seed(0)
+    blocks = torch.randint(0, 256, (96, 5, num_bytes), dtype=torch.uint8)
+    q, *floats = split_blocks(blocks, name)
+    floats = floats if name == "Q4_1" else floats[:1]
+    bits, place = BITS[name], blocks.data_ptr()
+    words, kept = native.pack_blocks(blocks, bits, len(floats))
+    assert torch.equal(words, native.pack_int4(q) if bits == 4 else native.pack(q))
+    wanted = torch.stack(floats).transpose(1, 2)
+    assert torch.equal(kept.view(torch.int16), wanted.contiguous().view(torch.int16))
+    assert words.data_ptr() == place and kept.data_ptr() == place + words.nbytes
+
+
+@needs_compiler
 def test_a_token_that_is_not_finite_harms_no_other() -> None:
     numbers = torch.randint(-127, 128, (32, 64), dtype=torch.int8)
     scale, ones = torch.ones(2, 32).half(), torch.ones(32)
     matrices = (
-        native.Matrix.of_groups(packed := native.pack_pairs(numbers), scale),
+        native.Matrix.of_groups(packed := native.pack(numbers), scale),
         native.Matrix.of_int8(blocks := native.pack_int8(numbers), ones, 64),
     )
     assert len(packed) == len(blocks)  # kept alive: a matrix has their addresses
