@@ -84,6 +84,17 @@ def test_02_1_two_images_in_one_block(subject: Any, reference: Any) -> None:
     assert yours == right
 
 
+def test_02_1_an_image_in_front_hides_none(subject: Any) -> None:
+    """The first image lies in the first block; the second block is told by the second one."""
+    p = Program()
+    hasher = p.new("mini_vllm.core.block_hash:BlockHasher", 4, b"root")
+    for second in ("cat", "dog"):
+        images = [(0, 1, "cat"), (5, 1, second)]
+        p.see(request(p, hasher, "r", [0] * 8, mm_hashes=images).block_hashes)
+    one, two = subject.run(p)
+    assert one[0] == two[0] and one[1] != two[1]
+
+
 @many
 @given(
     prompt=st.lists(st.integers(0, 1), min_size=1, max_size=6),

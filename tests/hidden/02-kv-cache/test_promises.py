@@ -336,6 +336,17 @@ def test_02_5_prompt_logprobs_read_no_prefix_cache(subject: Any) -> None:
     assert subject.run(p) == [[1, 2], 8, [], 0, [], 0]
 
 
+def test_02_5_skip_reading_prefix_cache_publishes_all_the_same(subject: Any) -> None:
+    """A request with prompt logprobs reads no block. Its own blocks are found by the next one."""
+    p = Program()
+    manager = make_manager(p)
+    params = p.new("mini_vllm.sampling_params:SamplingParams", prompt_logprobs=1)
+    manager.allocate_slots(hashed(p, manager, "ana", range(12), sampling_params=params), 12)
+    p.see(manager.num_cached_blocks)
+    p.see(manager.get_computed_blocks(hashed(p, manager, "ben", range(14)))[1])
+    assert subject.run(p) == [{"ana": 3}, 12]
+
+
 @pytest.mark.parametrize("skip", [True, False, None])
 def test_02_5_skip_reading_prefix_cache_finds_nothing(subject: Any, skip: bool | None) -> None:
     """A request may say so itself, with logprobs of its prompt and without."""
@@ -466,6 +477,43 @@ def test_02_6_the_gate_for_a_request_with_room(
     p.see(manager.get_block_ids("ana"))
     p.see(manager.num_free_blocks)
     assert subject.run(p) == [granted, [1], blocks - 1]
+
+
+@pytest.mark.parametrize(("output", "granted"), [(8, [1]), (9, None)])
+def test_02_6_the_gate_counts_the_output(
+    subject: Any, output: int, granted: list[int] | None
+) -> None:
+    """A preempted request: its prompt of 4 tokens and its output must fit into 3 blocks."""
+    p = Program()
+    manager = make_manager(p, 3)
+    ana = hashed(p, manager, "ana", range(4))
+    ana.append_output_token_ids([7] * output)
+    answer = manager.allocate_slots(ana, 4, full_sequence_must_fit=True)
+    p.see(answer if granted is None else answer.get_block_ids())
+    assert subject.run(p) == [granted]
+
+
+@pytest.mark.parametrize(
+    ("gate", "reserved", "granted"),
+    [(False, 3, [3]), (False, 4, None), (True, 2, [3]), (True, 3, None)],
+)
+def test_02_6_blocks_stay_free_beside_hits_and_gate(
+    subject: Any, gate: bool, reserved: int, granted: list[int] | None
+) -> None:
+    """Six blocks are free, and two of them are hits. One token needs a third block, so that three
+    remain; all 13 tokens need a fourth."""
+    p = Program()
+    manager = make_manager(p, 6)
+    ana = hashed(p, manager, "ana", range(8))
+    manager.allocate_slots(ana, 8)
+    manager.free(ana)
+    ben = hashed(p, manager, "ben", range(13))
+    hits = manager.get_computed_blocks(ben)
+    how = {"full_sequence_must_fit": gate, "reserved_blocks": reserved}
+    answer = manager.allocate_slots(ben, 1, hits[1], hits[0], **how)
+    p.see(answer if granted is None else answer.get_block_ids())
+    p.see(manager.num_free_blocks)
+    assert subject.run(p) == [granted, 6 if granted is None else 3]
 
 
 @pytest.mark.parametrize(

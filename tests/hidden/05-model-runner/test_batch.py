@@ -132,7 +132,8 @@ def test_05_1_refused_in_any_full_batch(subject: Any) -> None:
         names = [f"r{number}" for number in range(limit)]
         for name in names:
             p.see(batch.add_request(state(p, name, [1]), [1], 0))
-        p.refuse("ValueError", batch.add_request, state(p, "last", [9]), [8], 5)
+        number = rf"\b{limit}\b"
+        p.refuse("ValueError", batch.add_request, state(p, "last", [9]), [8], 5, says=number)
         p.see_each(batch.rows, "req_id")
         p.see(batch.req_id_to_row)
         for array in ("token_ids", "block_table", "num_tokens", "num_computed_tokens"):

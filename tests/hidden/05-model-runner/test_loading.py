@@ -307,11 +307,14 @@ def test_05_8_what_is_not_needed_does_no_harm(subject: Any) -> None:
 
 @pytest.mark.parametrize("shape", [[2, 3], [2, 2], [6], [1, 3, 2], [3, 1]], ids=str)
 def test_05_8_a_refused_tensor_changes_nothing(subject: Any, shape: list[int]) -> None:
-    """As many numbers, fewer, or such as torch would repeat: not one of them is copied."""
+    """As many numbers, fewer, or such as torch would repeat: not one of them is copied, and the
+    message has both shapes."""
     p = Program()
     target, tensor = p.call("torch:zeros", 3, 2), p.call("torch:ones", shape)
     copy_weight, file = p.name(f"{LOADER}copy_weight"), p.call("pathlib:Path", "model.safetensors")
-    p.refuse("ValueError", copy_weight, target, tensor, "norm", file)
+    sizes = (r"\D+".join(map(str, size)) for size in (shape, [3, 2]))
+    words = "".join(rf"(?=.*\b{size}\b)" for size in sizes)
+    p.refuse("ValueError", copy_weight, target, tensor, "norm", file, says=rf"(?s){words}")
     p.see(target.tolist())
     assert subject.run(p) == [[[0.0, 0.0]] * 3], "a tensor that was refused has been copied"
 
