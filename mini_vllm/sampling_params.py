@@ -91,7 +91,8 @@ class SamplingParams(_Checked):
             instead of the most likely ones.
         skip_reading_prefix_cache: compute the whole prompt, even if it is cached; None: only if
             `prompt_logprobs` needs it.
-        thinking_token_budget: a parameter of vLLM; only None is supported.
+        thinking_token_budget: most tokens of the reasoning, for an engine with a reasoning parser:
+            when they are spent, the end tag is all that may follow. -1: no limit, as None.
         repetition_detection: end an output that repeats itself; may be a dict.
         spaces_between_special_tokens: a parameter of vLLM without effect, as in vLLM with a fast
             tokenizer.
@@ -318,12 +319,10 @@ class SamplingParams(_Checked):
                 self.skip_reading_prefix_cache,
                 "it must be True, False or None",
             )
-        if self.thinking_token_budget is not None:
-            raise bad_value(
-                "thinking_token_budget",
-                self.thinking_token_budget,
-                "thoughts have no budget of their own; leave it out, or use max_tokens",
-            )
+        if (budget := self.thinking_token_budget) is not None:
+            if not isinstance(budget, int) or isinstance(budget, bool) or budget < -1:
+                raise bad_value("thinking_token_budget", budget, "it must be at least 0, or -1")
+            self.thinking_token_budget = None if budget == -1 else budget
         if isinstance(self.repetition_detection, Mapping):
             if message := unknown_names(
                 RepetitionDetectionParams, self.repetition_detection, "repetition parameter"

@@ -44,11 +44,12 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputGrammar,
     StructuredOutputKey,
+    StructuredOutputOptions,
 )
 from mini_vllm.structured_output.choose import backends_for, make_backend
 from mini_vllm.structured_output.pushdown import LeftRecursion
 from mini_vllm.structured_output.request import StructuredOutputRequest
-from mini_vllm.structured_output.sleeping import EndOfReasoning, SleepingGrammar
+from mini_vllm.structured_output.sleeping import Anything, EndOfReasoning, SleepingGrammar, has_form
 from mini_vllm.structured_output.structural_tag import NeedsXgrammar
 from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
 
@@ -165,12 +166,15 @@ class StructuredOutputManager(SchedulerExtension):
         """The grammar, inactive until the reasoning ends, unless the prompt already ended it."""
         form, constraint = self.reasoning, request.structured_output_request
         assert form is not None
-        has_ended = constraint.params.reasoning_ended
+        has_ended = constraint.params and constraint.params.reasoning_ended
         if has_ended is None:
             tokens = self.tokens
             turn = last_turn(request.prompt_token_ids, tokens.texts, tokens.special, form)
             has_ended = form.beginning(turn, form.is_default) is not Beginning.INSIDE
-        return grammar if has_ended else SleepingGrammar(grammar, self._end_of_reasoning)
+        if has_ended:
+            return grammar
+        budget = request.sampling_params.thinking_token_budget
+        return SleepingGrammar(grammar, self._end_of_reasoning, budget)
 
     @cached_property
     def _end_of_reasoning(self) -> EndOfReasoning:
@@ -215,6 +219,8 @@ class StructuredOutputManager(SchedulerExtension):
 
     def _compiled(self, key: StructuredOutputKey) -> StructuredOutputGrammar | None:
         """A grammar from the backend's cache: its request does not have to wait a step for it."""
+        if key[0] is StructuredOutputOptions.ANYTHING:
+            return Anything()
         (name, *_) = backends_for(self.config, key[0])
         backend = self._backends.get(name)
         return None if backend is None else backend.compiled(*key)
@@ -405,7 +411,8 @@ class StructuredOutputManager(SchedulerExtension):
             words[index] = kept
             return
         grammar.fill_bitmask(words, index)
-        self._settle_ends(request, words[index])
+        if has_form(grammar):
+            self._settle_ends(request, words[index])
         if grammar.kept_rows is not None:
             grammar.kept_rows.keep(_row_key(request, grammar), words[index])
 

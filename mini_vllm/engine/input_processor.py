@@ -407,8 +407,23 @@ class InputProcessor:
             )
         params.update_from_tokenizer(self.tokenizer)
 
+    def _check_budget(self, budget: int) -> None:
+        """Source: vllm/v1/engine/input_processor.py#L81-L109
+        (InputProcessor._validate_params) @ v0.22.1"""
+        structured, fix = self.structured, None
+        if self.tokenizer is None:
+            fix = "no tokenizer is loaded, which spells the end tag; leave out skip_tokenizer_init"
+        elif not structured.reasoning_parser:
+            fix = "the engine does not know the model's tags; start it with reasoning_parser"
+        elif structured.enable_in_reasoning:
+            fix = "structured outputs rule the reasoning, too; start without enable_in_reasoning"
+        if fix is not None:
+            raise bad_value("thinking_token_budget", budget, fix)
+
     def check_constraint(self, params: SamplingParams) -> None:
-        """Refuse a constraint that cannot be read or enforced."""
+        """Refuse a constraint that cannot be read or enforced, and a budget without reasoning."""
+        if params.thinking_token_budget is not None:
+            self._check_budget(params.thinking_token_budget)
         if params.structured_outputs is None:
             return
         if self.tokenizer is None:

@@ -23,6 +23,8 @@ class StructuredOutputOptions(enum.Enum):
     GRAMMAR = "grammar"
     STRUCTURAL_TAG = "structural_tag"
     COMPACT_JSON = "json without white space"
+    ANYTHING = "all texts"
+    """Of a request with ``thinking_token_budget`` alone."""
 
 
 LARGE_SPEC = 20_000

@@ -24,12 +24,12 @@ class StructuredOutputRequest:
     """Made when a request with a constraint arrives.
 
     Attributes:
-        params: the constraint.
+        params: the constraint; None for a budget of the reasoning alone.
         wrap: turns the compiled grammar into the one of this request.
         submitted: when the compilation was submitted, in seconds of the monotonic clock.
     """
 
-    params: StructuredOutputsParams
+    params: StructuredOutputsParams | None
     future: Future[StructuredOutputGrammar] | None = None
     submitted: float = 0.0
     _grammar: StructuredOutputGrammar | None = None
@@ -37,13 +37,17 @@ class StructuredOutputRequest:
 
     @staticmethod
     def from_sampling_params(params: SamplingParams | None) -> StructuredOutputRequest | None:
-        """None for a request without a constraint."""
-        if params is None or params.structured_outputs is None:
+        """None for a request without a constraint and without a budget for its reasoning."""
+        if params is None:
+            return None
+        if params.structured_outputs is None and params.thinking_token_budget is None:
             return None
         return StructuredOutputRequest(params.structured_outputs)
 
     @property
     def structured_output_key(self) -> StructuredOutputKey:
+        if self.params is None:
+            return StructuredOutputOptions.ANYTHING, ""
         return get_structured_output_key(self.params)
 
     @property

@@ -9,6 +9,8 @@
 While it is asleep, only one kind of token is forbidden: a token that completes the tag and has more
 text after it, because that text would not be constrained.
 
+A budget of tokens ends the reasoning: when it is spent, the only legal tokens are those of the tag.
+
 Source: vllm/v1/structured_output/__init__.py#L322-L370 (StructuredOutputManager.should_advance)
 @ v0.22.1. There, the drafts of the step in which the reasoning ends are not constrained.
 """
@@ -38,6 +40,7 @@ class EndOfReasoning:
     def __init__(self, tag: bytes, tokens: TokenTable) -> None:
         self.tag, self.tokens = tag, tokens
         self._rows: dict[int, np.ndarray] = {}
+        self._closing: dict[int, int | None] = {}
         self._ending = [i for i, text in enumerate(tokens.texts) if tag[-1:] in text[:-1]]
 
     @property
@@ -55,6 +58,25 @@ class EndOfReasoning:
             return self.found if place + len(self.tag) == len(text) else ILLEGAL
         return next(n for n in range(len(self.tag) - 1, -1, -1) if text.endswith(self.tag[:n]))
 
+    def closing(self, state: int) -> int | None:
+        """The longest token that goes on with the tag; None if the vocabulary has none."""
+        if state not in self._closing:
+            rest, texts = self.tag[state:], self.tokens.texts
+            spelled = {**{i: text for i, text in enumerate(texts) if text}, **self.tokens.special}
+            fitting = [i for i, text in spelled.items() if text and rest.startswith(text)]
+            longest = max(fitting, key=lambda i: len(spelled[i]), default=None)
+            self._closing[state] = self.closing(0) if longest is None and state else longest
+        return self._closing[state]
+
+    def closing_row(self, state: int) -> np.ndarray:
+        """:meth:`closing` alone, [W] int32; :meth:`row` where there is none."""
+        token_id = self.closing(state)
+        if token_id is None:
+            return self.row(state)
+        row = np.zeros(self.tokens.num_words, dtype=np.int32)
+        set_bits(row, [token_id])
+        return row
+
     def row(self, state: int) -> np.ndarray:
         """The tokens that are legal, [W] int32. Shared; do not write to it."""
         if state not in self._rows:
@@ -65,16 +87,44 @@ class EndOfReasoning:
         return self._rows[state]
 
 
+class Anything(StructuredOutputGrammar):
+    """A grammar of all texts, for requests that have a budget for their reasoning, and no form."""
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+    def rollback(self, num_tokens: int) -> None:
+        """It has no state."""
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        np.asarray(bitmask)[batch_index] = -1
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def must_end(self) -> bool | None:
+        return False
+
+    def reset(self) -> None:
+        """It has no state."""
+
+
 class SleepingGrammar(StructuredOutputGrammar):
     """The grammar of one request, which starts after the request's reasoning.
 
     Args:
         grammar: in its start state.
         end: matches the end tag of the reasoning.
+        budget: most tokens before the end tag; None: any number.
     """
 
-    def __init__(self, grammar: StructuredOutputGrammar, end: EndOfReasoning) -> None:
-        self.grammar, self.end = grammar, end
+    def __init__(
+        self, grammar: StructuredOutputGrammar, end: EndOfReasoning, budget: int | None = None
+    ) -> None:
+        self.grammar, self.end, self.budget = grammar, end, budget
         self.reset()
 
     @property
@@ -128,13 +178,18 @@ class SleepingGrammar(StructuredOutputGrammar):
         if self.is_awake:
             self.grammar.fill_bitmask(bitmask, batch_index)
         else:
-            np.asarray(bitmask)[batch_index] = self.end.row(self._states[-1])
+            row = self.end.closing_row if self._is_spent(0) else self.end.row
+            np.asarray(bitmask)[batch_index] = row(self._states[-1])
 
     def is_terminated(self) -> bool:
         return self.is_awake and self.grammar.is_terminated()
 
     def must_end(self) -> bool | None:
         return self.grammar.must_end() if self.is_awake else False
+
+    def _is_spent(self, num_more: int) -> bool:
+        """Whether the budget is, after so many tokens more."""
+        return self.budget is not None and len(self._states) - 1 + num_more >= self.budget
 
     def _walk(self, tokens: list[int]) -> list[int]:
         """The states of `end` after each token of the reasoning, up to the first ILLEGAL one."""
@@ -143,9 +198,16 @@ class SleepingGrammar(StructuredOutputGrammar):
         for token_id in tokens:
             if state in (self.end.found, ILLEGAL):
                 break
-            state = self.end.walk(state, token_id)
+            forced = self.end.closing(state) if self._is_spent(len(states)) else None
+            state = ILLEGAL if forced not in (None, token_id) else self.end.walk(state, token_id)
             states.append(state)
         return states
 
     def _settle(self) -> None:
         self.kept_rows = self.grammar.kept_rows if self.is_awake else None
+
+
+def has_form(grammar: StructuredOutputGrammar) -> bool:
+    """Whether it has a say in where the text may end: a budget alone has none."""
+    content = grammar.grammar if isinstance(grammar, SleepingGrammar) else grammar
+    return not isinstance(content, Anything)

@@ -28,7 +28,6 @@ ONE_VALUE = {
     "cpu_offload_gb": 1,
     "draft_tensor_parallel_size": 2,
     "routed_experts_prompt_start": 1,
-    "thinking_token_budget": 9,
 }
 """Fields that have one legal value, and another, which is refused by the field's name."""
 READ_BY_THEIR_SECTION = {

@@ -307,10 +307,10 @@ TEXTS = [b"<", b"/", b"t", b">", b"a", b"</t", b">a", b"</t>", b"</t>a", b"ba", 
 EOS, TAG = 10, 11
 
 
-def sleeping(special: bytes = b"") -> SleepingGrammar:
+def sleeping(special: bytes = b"", budget: int | None = None) -> SleepingGrammar:
     table = TokenTable(TEXTS, {EOS: b"<eos>", TAG: special})
     grammar = NativeBackend(table, [EOS]).compile_grammar(StructuredOutputOptions.REGEX, "ba?")
-    return SleepingGrammar(grammar, EndOfReasoning(b"</t>", table))
+    return SleepingGrammar(grammar, EndOfReasoning(b"</t>", table), budget)
 
 
 def allowed(grammar: SleepingGrammar) -> list[int]:
@@ -343,3 +343,21 @@ def test_a_grammar_sleeps_until_the_end_tag() -> None:
 def test_a_tag_may_be_a_special_token() -> None:
     grammar = sleeping(b"</t>")
     assert grammar.accept_tokens("", [4, TAG]) and grammar.is_awake
+
+
+def test_a_spent_budget_leaves_the_end_tag_only() -> None:
+    grammar, free = sleeping(budget=2), [i for i in range(len(TEXTS)) if i != 8]
+    assert allowed(grammar) == free and grammar.accept_tokens("", [4])
+    assert grammar.validate_tokens([4, 7, 9]) == [4, 7, 9]
+    assert grammar.validate_tokens([4, 4, 9]) == [4]  # drafts, too
+    assert grammar.accept_tokens("", [4]) and allowed(grammar) == [7]  # the longest piece of it
+    assert not grammar.accept_tokens("", [4]) and grammar.accept_tokens("", [7, 9])
+    grammar.rollback(2)
+    assert allowed(grammar) == [7]
+    grammar.rollback(1)
+    assert grammar.accept_tokens("", [0]) and allowed(grammar) == [1]  # a part is there already
+    assert grammar.accept_tokens("", [1]) and allowed(grammar) == [2]
+    assert grammar.accept_tokens("", [2, 3]) and grammar.is_awake
+    assert allowed(sleeping(b"</t>", budget=0)) in ([7], [TAG])
+    end = EndOfReasoning(b"\n", TokenTable(TEXTS, {EOS: b"<eos>"}))
+    assert end.closing(0) is None and np.array_equal(end.closing_row(0), end.row(0))

@@ -234,7 +234,7 @@ def test_the_prefix_cache_is_not_read_if_that_is_asked_for(llm: LLM) -> None:
         (dict(bad_words="no"), "bad_words is 'no'; it must be a list of strings"),
         (dict(logprob_token_ids=["a"]), "logprob_token_ids is .*a list of token ids"),
         (dict(skip_reading_prefix_cache=1), "skip_reading_prefix_cache is 1"),
-        (dict(thinking_token_budget=5), "thinking_token_budget is 5; thoughts have no budget"),
+        (dict(thinking_token_budget=-2), "thinking_token_budget is -2; it must be at least 0, or"),
         (dict(repetition_detection={"max_pattern_size": 3}), "min_count is 0; a repetition has"),
         (dict(repetition_detection={"size": 3}), "unknown repetition parameter 'size'"),
         (dict(repetition_detection=3), "repetition_detection is 3; it must be"),
