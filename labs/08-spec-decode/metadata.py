@@ -59,7 +59,7 @@ def calc_spec_decode_metadata(
         cu_num_scheduled_tokens: ``[B]``, where each request's tokens end in the flat batch.
 
     Returns:
-        Arrays made without a loop over requests.
+        The rows of each kind, found with whole arrays or in a loop over requests.
 
     Source: vllm/v1/worker/gpu_model_runner.py#L2713-L2791
     (GPUModelRunner._calc_spec_decode_metadata) @ v0.22.1

@@ -42,8 +42,8 @@ def find_longest_matched_ngram_and_propose_tokens(
     Returns:
         ``[at most k]`` tokens, fewer where the text ends; an empty array without a match.
 
-    The work is O(N) for each length tried, in whole arrays: ends of n-grams that match are those
-    of (n-1)-grams that match, if the token before them does too.
+    Ends of n-grams that match are those of (n-1)-grams that match, if the token before them does
+    too. In whole arrays that is O(N) for each length tried; a slower way is right too.
 
     Source: vllm/v1/spec_decode/ngram_proposer.py#L199-L285
     (_find_longest_matched_ngram_and_propose_tokens) @ v0.22.1, which compiles one pass over the

@@ -33,7 +33,7 @@ def apply_dense(
     columns: Sequence[slice],
     foreign: Tensor | None,
 ) -> None:
-    """Add each row's adapter to ``y``, in place, by products with all adapters at once.
+    """Add each row's adapter to ``y``, in place, by products with all adapters.
 
     Args:
         x: ``[T, in]``.
@@ -47,7 +47,8 @@ def apply_dense(
     One product with all A gives ``h [T, S, n, R]``. Whatever a row got from a foreign slot is set
     to zero there, before B: it may be too large for its dtype, and infinity times 0 would turn
     another tenant's row into NaN. B itself is finite: loading refuses an adapter whose numbers are
-    not. Then each slice needs one more product, over all slots at once.
+    not. Then each slice needs one more product, over all slots at once. A loop over slots adds the
+    same numbers and is right too.
     """
     # TODO 11.7
     raise NotImplementedError(

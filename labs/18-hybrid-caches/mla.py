@@ -53,8 +53,8 @@ def attend_latent(
 
     `query` `[B, N, P + R]`, `latents` `[B, L, C + R]`, of which the first `lens` `[B]` count: what
     lies behind them, NaN too, changes nothing. `weight` as in `attend_expanded`, and so is the
-    result. Keys and values are never made: all heads read the same latents. All is computed in the
-    arguments' dtype. No argument is changed.
+    result, which has the arguments' dtype. Keys and values are never made: all heads read the same
+    latents. No argument is changed.
     """
     # TODO 18.11
     raise NotImplementedError(

@@ -39,7 +39,8 @@ def little(stays: Sequence[tuple[float, float]], window: float) -> Flow:
     `number` the sum of all stays by the window. No request: a flow of zeros. `stays` is only read.
 
     Args:
-        stays: `(arrived, left)` in seconds of each request, all of them within the window.
+        stays: `(arrived, left)` in seconds of each request, all of them within the window, which
+            may begin at any time of the clock.
 
     Raises:
         ValueError: for a window of no length, and a request that left before it had arrived.

@@ -106,11 +106,11 @@ def successive_halving(
 
     All are measured with `least` requests. The better half, rounded up, goes on with twice as many,
     and so on up to `most`, where it ends. So a hopeless one costs little, and the last ones are
-    measured well. One that is left alone has won, and is measured with `most` at once. Of equal
-    strains the one that led in the round before is the better, in the first round the one that was
-    given first. Only the longest measurement counts, and the promise must hold there: a short one
-    misses the slow requests that make a p99. Where it does not hold, `best` is None and `nearest`
-    says how near it was.
+    measured well. One that is left alone, or was given alone, has won, and is measured with `most`
+    at once. Of equal strains the one that led in the round before is the better, in the first round
+    the one that was given first. Only the longest measurement counts, and the promise must hold
+    there: a short one misses the slow requests that make a p99. Where it does not hold, `best` is
+    None and `nearest` says how near it was.
 
     Args:
         configs: all different.

@@ -32,7 +32,7 @@ def pool_chunk(
             prompt is whole.
 
     "LAST" keeps nothing, and "CLS" and "MEAN" keep one row however many chunks there are. A mean is
-    float32, summed in float32, and divided by the tokens of the whole prompt.
+    float32, summed in float32 at least, and divided by the tokens of the whole prompt.
     """
     if end == len(chunk):
         kept.clear()
