@@ -225,28 +225,44 @@ def test_17_7_tiles_of_one_expert(
 
 ALIGN_COST = """
 import torch
+from torch.overrides import TorchFunctionMode
 from labkit.inside.cost import elements, steps
 from mini_vllm.kernels.moe_layout import moe_align_block_size
+
+masks = []
+
+class Masks(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in ("__getitem__", "__setitem__") and args[1:2]:
+            is_mask = getattr(args[1], "dtype", None) == torch.bool
+            several = name == "__getitem__" or getattr(args[2], "ndim", 0) > 0
+            masks.append(is_mask and several)
+        return func(*args, **(kwargs or {}))
 
 generator = torch.Generator().manual_seed(0)
 ids = torch.randint(0, 512, (4096, 8), generator=generator)
 told = [elements(moe_align_block_size, ids, 64, 512), steps(moe_align_block_size, ids, 64, 512)]
 try:
     nothing = torch.zeros(5, 2, dtype=torch.int64, device="meta")
-    shapes = [[*x.shape, x.device.type] for x in moe_align_block_size(nothing, 4, 3)]
+    with Masks():
+        found = moe_align_block_size(nothing, 4, 3)
+    shapes = [[*x.shape, x.device.type] for x in found]
 except (NotImplementedError, RuntimeError) as error:
     shapes = str(error)[:200]
-told += [shapes]
+told += [shapes, any(masks)]
 """
 
 
 def test_17_7_a_prompt_of_4096_tokens(ask: Any) -> None:
     """32,768 pairs of 512 experts: sorted, and neither looped over nor held against each expert. On
-    a device without numbers the shapes are the same, and all lies there: nothing is asked of it."""
-    touched, python, shapes = ask(ALIGN_COST)
+    a device without numbers the shapes are the same, and all lies there: nothing is asked of it. A
+    mask as an index asks how many of it are true, unless all get one number."""
+    touched, python, shapes, masks = ask(ALIGN_COST)
     assert touched < 100 * 32_768, f"{touched:,} numbers for 32,768 pairs"
     assert python < 3000, f"{python:,} steps of Python"
     assert shapes == [[20, "meta"], [5, "meta"], [1, "meta"]]
+    assert not masks, "indexing by a bool tensor asks the device how many are true"
 
 
 BALANCE = """
@@ -303,6 +319,13 @@ def test_17_9_a_pack_without_load(ask: Any) -> None:
     assert np.asarray(places).tolist() == [3, 0, 1, 2] or sorted(places) == [0, 1, 2, 3]
     assert np.asarray(experts).tolist() == [0, 1, 2, 3, 1, 1]
     assert np.asarray(counts).tolist() == [1, 3, 1, 1]
+
+
+def test_17_9_packs_of_equal_weight(ask: Any) -> None:
+    """The second and the third weigh 11 when 0.5 comes, and the second has more things already."""
+    loads = [20.0, 9.0, 8.0, 3.0, 1.25, 0.75, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625]
+    places = ask(BALANCE, loads=loads, packs=3, physical=12)[0]
+    assert np.asarray(places).tolist() == packed(loads, 3)
 
 
 KEEP = """

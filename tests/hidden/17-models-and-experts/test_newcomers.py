@@ -41,6 +41,7 @@ told = [found, held]
     dtype=st.sampled_from(["float32", "bfloat16"]),
 )
 @example(0, "CLS", [1, 1, 1], 2, "float32")
+@example(0, "CLS", [3, 2], 0, "float32")
 @example(0, "MEAN", [2, 3], 1, "float32")
 def test_17_10_chunks_of_any_size(
     ask: Any, seed: int, kind: str, sizes: list[int], again: int, dtype: str

@@ -92,6 +92,13 @@ def test_17_4_one_expert_a_token(ask: Any, name: str) -> None:
     same(found, np.array([[1], [0]]), np.ones((2, 1)))
 
 
+def test_17_4_one_of_thousands(ask: Any) -> None:
+    """A share of 1 / 4096 is 1 when it is divided by itself, and by nothing more."""
+    found = ask(ROUTE, name="fused_topk", logits=[[0.0] * 4096], k=1, dtype="float32",
+                options={"renormalize": True}, bias=None)  # fmt: skip
+    assert np.allclose(found[0], [[1.0]], rtol=1e-5)
+
+
 TOGETHER = """
 import torch
 from labkit.inside.cost import steps

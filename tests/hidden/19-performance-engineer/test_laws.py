@@ -52,10 +52,11 @@ def eighths(draw: Random, low: int, high: int) -> float:
 @many
 @seeds
 def test_19_1_any_stays(subject: Any, reference: Any, seed: int) -> None:
-    """Up to 30 requests in a window that is longer than they are."""
+    """Up to 30 requests in a window that is longer than they are and begins at any time."""
     draw, p, names = Random(seed), Program(), []
     for _ in range(20):
-        begins = [eighths(draw, 0, 50) for _ in range(draw.randint(0, 30))]
+        first = draw.choice((0, 0, 1000))
+        begins = [first + eighths(draw, 0, 50) for _ in range(draw.randint(0, 30))]
         stays = [(begin, begin + eighths(draw, 0, 20)) for begin in begins]
         window = 71 + eighths(draw, 0, 9)
         see(p, p.call(f"{CAPACITY}little", stays, window), "rate", "seconds", "number")
@@ -215,8 +216,9 @@ def test_19_3_what_is_no_step(subject: Any) -> None:
 @many
 @seeds
 def test_19_4_any_speed_up(subject: Any, reference: Any, seed: int) -> None:
-    """Any share, any factor, and free."""
-    draw, p, names = Random(seed), Program(), []
+    """Any share, any factor, and free; nearly all is not all."""
+    draw, p, names = Random(seed), Program(), ["of nearly all"]
+    p.see(p.call(f"{BOTTLENECK}amdahl", 1 - 2.0**-40, math.inf))
     for _ in range(30):
         args = draw.choice((0.0, 1.0, draw.random())), draw.choice((math.inf, 1, 0.25, 7 / 3))
         p.see(p.call(f"{BOTTLENECK}amdahl", *args))
@@ -248,6 +250,14 @@ def test_19_4_without_time_there_is_none(subject: Any) -> None:
     for stacks in ({}, {("a", "b"): 0.0, (): 0.0}, {(): 1.0}):
         p.see(which(stacks))
     assert subject.run(p) == [[], [], []]
+
+
+def test_19_4_rounding_makes_no_share_above_1(subject: Any) -> None:
+    """0.1 + 0.2 + 0.3 is more than 0.6: `a` is in all stacks, and there is an answer."""
+    p = Program()
+    stacks = {("a",): 0.1, ("a", "b"): 0.2, ("a", "c"): 0.3}
+    p.see_each(p.call(f"{BOTTLENECK}which_to_mend", stacks), "name")
+    assert subject.run(p) == [["c", "b", "a"]]
 
 
 def test_19_4_deep_stacks_cost_as_much_as_they_are_long(subject: Any) -> None:
