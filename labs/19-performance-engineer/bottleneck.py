@@ -85,7 +85,7 @@ def amdahl(share: float, faster: float) -> float:
     `faster` may be infinite: the share is free then. If all of it is free, so is the factor.
 
     Raises:
-        ValueError: for a share outside 0 .. 1, and a factor of 0 or less.
+        ValueError: for a share outside 0 .. 1, NaN among them, and a factor of 0 or less.
     """
     # TODO 19.4
     raise NotImplementedError(

@@ -88,9 +88,9 @@ def get_attn_backend_cls(
     """The class of the backend called `selected`, or of the best one.
 
     Raises:
-        ValueError: for an unknown name, with the known ones; for one that cannot do the work, with
-            its name and every reason; and without a name, if none can, with the platform's
-            `device_type` and the name and every reason of each.
+        ValueError: for an unknown name, "" too, with the known ones; for one that cannot do the
+            work, with its name and every reason; and without a name, if none can, with the
+            platform's `device_type` and the name and every reason of each.
 
     Source: vllm/platforms/cuda.py#L293-L362 (CudaPlatformBase.get_attn_backend_cls) @ v0.22.1.
     """

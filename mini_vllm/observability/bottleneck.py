@@ -100,7 +100,7 @@ def amdahl(share: float, faster: float) -> float:
     `faster` may be infinite: the share is free then. If all of it is free, so is the factor.
 
     Raises:
-        ValueError: for a share outside 0 .. 1, and a factor of 0 or less.
+        ValueError: for a share outside 0 .. 1, NaN among them, and a factor of 0 or less.
     """
     if not 0 <= share <= 1 or faster <= 0:
         raise ValueError(f"share is {share} and the factor {faster}; 0 <= share <= 1, factor > 0")

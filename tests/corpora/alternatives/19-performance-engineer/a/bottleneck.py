@@ -30,7 +30,7 @@ def classify_step(profile):
 
 
 def amdahl(share, faster):
-    if share < 0 or share > 1 or faster <= 0:
+    if not 0 <= share <= 1 or faster <= 0:
         raise ValueError(f"the share is {share}, the factor {faster}")
     after = (1 - share) + (share / faster)
     return float("inf") if after == 0 else 1 / after

@@ -28,7 +28,7 @@ def get_valid_backends(platform, config):
 
 def get_attn_backend_cls(platform, selected, config):
     device = platform.device_type
-    if selected and selected not in BACKENDS:
+    if selected is not None and selected not in BACKENDS:
         raise ValueError(f"unknown backend {selected}: there are {' '.join(BACKENDS)}")
     if selected:
         valid, refused = [selected], {selected: refusals(selected, platform, config)}
