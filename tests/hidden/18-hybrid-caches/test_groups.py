@@ -206,6 +206,18 @@ def test_18_3_names_stay(subject: Any, reference: Any, hy: Any) -> None:
     same(subject, reference, p, ["what is still found, block by block"] * 24)
 
 
+def test_18_3_a_block_of_two_requests(subject: Any, hy: Any) -> None:
+    """One of them gives it back, and the other still holds it."""
+    p = Program()
+    owner = hy.manager(p, {"kind": "sliding_window", "block_size": 4, "window": 5})
+    hy.seat(p, owner, "a", 4)
+    owner.pool.touch([owner.pool.blocks[1]])
+    owner.release_skipped("a", 12)
+    p.see(owner.pool.blocks[1].ref_cnt)
+    p.see_each(owner.req_to_blocks["a"], "block_id")
+    assert subject.run(p) == [1, [0, 0, 3, 4]]
+
+
 def test_18_3_a_step_costs_what_goes(subject: Any, hy: Any) -> None:
     """As much work behind 2000 null blocks as behind 10: what went earlier is not looked at."""
     p = Program()
@@ -391,6 +403,21 @@ def test_18_7_a_state_of_this_step_is_waited_for(
     owner.step_planned()
     p.see(owner.num_wanted_blocks("ben", 12, tables[0], 8))
     same(subject, reference, p, ["in the same step", "one step later"])
+
+
+def test_18_7_a_state_that_went_back_is_findable(subject: Any, hy: Any) -> None:
+    """It keeps its name. And a long request wants one block, also for its whole sequence."""
+    p = Program()
+    owner = hy.manager(p, {"kind": "mamba", "block_size": 4, "mode": "align"})
+    made = hy.request(p, "a", 16)
+    owner.add_blocks("a", 4)
+    owner.publish(made, 4, 4)
+    owner.add_blocks("a", 16)
+    owner.release_skipped("a", 16)
+    p.see_each(owner.req_to_blocks["a"], "block_id")
+    p.see(p.call("operator:is_", owner.pool.get_cached_block(owner.key(made, 0, 0)), None))
+    p.see(owner.num_wanted_blocks("b", 40, [], 0, True))
+    assert subject.run(p) == [[0, 0, 0, 2], False, 1]
 
 
 def test_18_7_a_long_request_costs_no_more(subject: Any, hy: Any) -> None:
