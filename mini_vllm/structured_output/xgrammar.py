@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,10 @@ MAX_COMPILED = 4096
 its memory: about 10 KiB of each grammar stay even after the cache has dropped it.
 """
 MAX_WHITESPACE = 20
+MAX_SECONDS = 1.0
+"""Most processor time for the legal tokens of one place. The library needs milliseconds; but with a
+grammar that has more ways to read a text the longer it gets, each token may take twice as long as
+the one before, and all requests wait for it."""
 
 
 def import_xgrammar() -> Any:
@@ -104,8 +109,15 @@ class XgrammarGrammar(StructuredOutputGrammar):
         words = np.asarray(bitmask)
         if self.matcher.is_terminated():
             words[batch_index] = 0
-        else:
-            self.matcher.fill_next_token_bitmask(torch.from_numpy(words), batch_index)
+            return
+        begin = time.thread_time()
+        self.matcher.fill_next_token_bitmask(torch.from_numpy(words), batch_index)
+        if (seconds := time.thread_time() - begin) > MAX_SECONDS:
+            raise ValueError(
+                f"the grammar is too ambiguous: the legal tokens behind {self.num_processed_tokens}"
+                f" tokens took {seconds:.1f} s (limit: {MAX_SECONDS:g} s); give each text one way "
+                "to be read"
+            )
 
     def is_terminated(self) -> bool:
         return bool(self.matcher.is_terminated())

@@ -363,10 +363,19 @@ def test_the_librarys_cache_is_emptied_in_time(monkeypatch: pytest.MonkeyPatch) 
     assert sizes[0] < sizes[1] and sizes[2] < sizes[1] and sizes[5] == sizes[2]
 
 
+def test_the_library_may_not_take_long_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xgrammar")
+    grammar = XgrammarBackend(TokenTable(LETTERS), [EOS]).compile_grammar(REGEX, "ab")
+    assert grammar.accept_tokens("", [0]) and spelled(grammar) == "b"
+    monkeypatch.setattr("mini_vllm.structured_output.xgrammar.MAX_SECONDS", 0.0)
+    with pytest.raises(ValueError, match=r"too ambiguous: .* behind 1 tokens took .* \(limit: 0 s"):
+        spelled(grammar)
+
+
 def test_names_of_the_interface() -> Any:
     assert {option.value for option in StructuredOutputOptions} == {
         "json", "json_object", "regex", "choice", "grammar", "structural_tag",
-        "json without white space",
+        "json without white space", "all texts",
     }  # fmt: skip
 
 
