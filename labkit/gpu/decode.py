@@ -37,6 +37,10 @@ TARGETS_MS = {("0.6B", 1): 1.7, ("0.6B", 256): 3.7, ("8B", 1): 7.0, ("8B", 256):
 """Of an H100: what a token should take."""
 
 
+FEW_TOKENS, TARGET_FEW_MS = 8, 10.0
+"""A prompt of so many tokens is no step of decodes, so the host launches its operations one by one.
+If that takes longer than the target, each prompt that arrives holds up all decodes, and recorded
+steps of mixed sizes are worth having."""
 CALLS = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 """By which the host tells the GPU to do something, as the profiler names them."""
 TARGET_CALLS = 10
@@ -109,9 +113,14 @@ def measure(
             max_num_batched_tokens=16384, enable_prefix_caching=False,
         )  # fmt: skip
     rows = [_row(llm, shape, bandwidth, name, batch, new_tokens) for batch in batches]
+    few_ms = _few_tokens_ms(llm)
     late = llm.engine.core.config.scheduler.async_scheduling
     llm.shutdown()
-    result: dict[str, Any] = {"rows": rows, "async_scheduling": late}
+    result: dict[str, Any] = {
+        "rows": rows,
+        "few_tokens_ms": few_ms,
+        "async_scheduling": late,
+    }
     if compiled := sorted({kernel for row in rows for kernel in row["compiled"]}):
         result["wrong"] = f"compiled inside a timed run: {', '.join(compiled)}"
     return result
@@ -141,6 +150,17 @@ def _row(
         "met": None if target is None else median <= target,
         "compiled": compiled,
     } | _of_the_device(llm, num_requests, length, new_tokens)  # fmt: skip
+
+
+def _few_tokens_ms(llm: Any) -> float:
+    """Median time from a prompt of `FEW_TOKENS` tokens to its answer of one token: a warm step that
+    is not recorded, and the request's way in and out."""
+    times = []
+    for _ in range(23):
+        begin = time.perf_counter()
+        _generate(llm, 1, FEW_TOKENS, 1)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times[3:])  # the first ones compile what such a step needs
 
 
 def _generate(llm: Any, num_requests: int, length: int, new_tokens: int) -> None:

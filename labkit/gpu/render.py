@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.gpu.decode import TARGET_CALLS
+from labkit.gpu.decode import FEW_TOKENS, TARGET_CALLS, TARGET_FEW_MS
 from labkit.gpu.workload import SHAPE, nano_vllm, num_weights, shares
 
 Items = Mapping[str, Mapping[str, Any]]
@@ -101,12 +101,21 @@ def decode_section(items: Items) -> list[str]:
             rows.append([name, verdict(item), *[""] * 6])
     head = ["shape, requests x context", "ms a token", "floor", "kernels", "device idle", "target",
             "calls a step", "steps"]  # fmt: skip
+    few = [
+        f"{name} {ms:.1f} ms ({'met' if ms <= TARGET_FEW_MS else 'MISSED'})"
+        for name, item in items.items()
+        if (ms := item.get("few_tokens_ms")) is not None
+    ]
     return [
         "Median time of a step in which all requests decode. The floor is what reading weights,"
         " keys and values once takes at the bandwidth measured here. A call is a launch, a replay"
         " or a copy.",
         "",
         *table(head, rows),
+        "",
+        f"A prompt of {FEW_TOKENS} tokens, whose operations are launched one by one, is"
+        f" answered after (at most {TARGET_FEW_MS:.0f} ms, or each prompt that arrives holds up all"
+        f" decodes): {', '.join(few) or 'not measured'}.",
     ]
 
 

@@ -150,6 +150,7 @@ def test_the_decode_part_counts_on_a_cpu() -> None:
     assert row["steps"] == 4 and row["ms"] > 0 and row["compiled"] == []
     assert row["floor_ms"] == pytest.approx(decode.least_step_bytes(TINY, 2, 8) / 1e6)
     assert "wrong" not in result and row["target_ms"] is None
+    assert result["few_tokens_ms"] > 0
 
 
 def test_a_compilation_inside_a_timed_run_is_seen() -> None:
@@ -244,7 +245,7 @@ def document() -> dict[str, Any]:
            "compiled": []}  # fmt: skip
     host = {"host_us": {"yours": 12.0, "torch": 31.0}}
     parts: dict[str, dict[str, Any]] = {
-        "decode": {"0.6B": {"rows": [row]}},
+        "decode": {"0.6B": {"rows": [row], "few_tokens_ms": 12.34}, "8B": {"few_tokens_ms": 8.0}},
         "smoke": {"seeds": {"saw": "32 tokens"}},
         "tests": {"a_b": {"saw": "32 tokens"}, "c_d": {"wrong": "AssertionError: 1 | 2"}},
         "kernels": {
@@ -278,6 +279,7 @@ def test_markdown_says_what_was_measured() -> None:
     assert "| `store_kv` | not run to its end: ended after 300 s | not run | not run |" in text
     noisy = "| 100.0 | 90.0 to 130.0 (noisy) | {} | 1,000 | 10.0 | memory | {} |"
     assert f"| `rope` | 16,384 tokens {noisy.format('87.0', '87% | 80%: met')}" in text
+    assert "holds up all decodes): 0.6B 12.3 ms (MISSED), 8B 8.0 ms (met)." in text
     assert f"| `mla_decode` | 1 request {noisy.format('15.0', '15% | 20%: MISSED')}" in text
     assert f"| `paged_prefill` | 4 requests {noisy.format('50.0', '50% | ')}" in text
     assert "reaches 80% of its rate" in text, "1 / 1.25"
