@@ -113,7 +113,7 @@ def _check_edits(management: Block) -> None:
 
 
 def _template_kwargs(request: CountTokensRequest) -> dict[str, Any] | None:
-    """`thinking` as an argument of the chat template; its budget is ignored."""
+    """`thinking` as an argument of the chat template; its budget is one of sampling."""
     if request.thinking is None:
         return request.chat_template_kwargs
     kind = request.thinking.get("type")

@@ -29,12 +29,13 @@ from mini_vllm.entrypoints.anthropic.conversation import chat_of
 from mini_vllm.entrypoints.anthropic.errors import error_body
 from mini_vllm.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
 from mini_vllm.entrypoints.openai.chat import ChatAnswer, input_tokens_of, prepare_chat
-from mini_vllm.entrypoints.openai.errors import as_api_error, json_response
+from mini_vllm.entrypoints.openai.errors import APIError, as_api_error, json_response
 from mini_vllm.entrypoints.openai.response_items import Item
 from mini_vllm.entrypoints.openai.responses import Output
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import ServerState, request_id
 from mini_vllm.entrypoints.openai.tools import check_tools
+from mini_vllm.errors import show
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -56,6 +57,7 @@ async def create_messages(
     lora = state.check_model(request.model)
     state.check_alive()
     chat = chat_of(request)
+    chat.thinking_token_budget = _budget(state, request)
     chat.check_fields(state.engine.limits.vocab_size)
     check_tools(state, chat)
     prompt, params = await prepare_chat(state, chat)
@@ -74,6 +76,27 @@ async def create_messages(
         return json_response(message.body())
     finally:
         state.close([stream])
+
+
+def _budget(state: ServerState, request: MessagesRequest) -> int | None:
+    """`thinking.budget_tokens`; None, too, if the answer ends before it is spent, and on a server
+    that does not know where a thought ends. Raises APIError for what is no number of tokens.
+
+    Difference: vLLM does not look at it.
+    """
+    budget, structured = (
+        (request.thinking or {}).get("budget_tokens"),
+        state.engine.config.structured,
+    )
+    if budget is None:
+        return None
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 0:
+        raise APIError(
+            f"thinking.budget_tokens is {show(budget)}; it must be an integer of at least 0",
+            param="thinking",
+        )
+    is_known = structured.reasoning_parser and not structured.enable_in_reasoning
+    return budget if is_known and budget < request.max_tokens else None
 
 
 async def count_tokens(

@@ -70,6 +70,19 @@ def shown(message: dict[str, Any]) -> list[tuple[str, Any]]:
     return [*blocks, ("end", message["stop_reason"])]
 
 
+@pytest.mark.parametrize(
+    ("parser", "budget", "wanted"),
+    [("qwen3", 90, 90), ("qwen3", 900, None), ("qwen3", None, None), ("", 90, None)],
+)
+def test_the_budget_of_a_thought(parser: str, budget: int | None, wanted: int | None) -> None:
+    client, engine = scripted("Yes", structured={"reasoning_parser": parser})
+    ask(client, thinking={"type": "enabled", "budget_tokens": budget})
+    assert engine.params[-1].thinking_token_budget == wanted
+    bad = ASK | {"thinking": {"type": "enabled", "budget_tokens": "many"}}
+    answer = client.post("/v1/messages", json=bad)
+    assert answer.status_code == 400 and "budget_tokens is 'many'" in answer.text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_texts_thoughts_and_calls(stream: bool) -> None:
     text = f"<think>Hm 日</think>I look. {CALL} {CALL}"
