@@ -302,6 +302,7 @@ def test_tools_that_may_not_be_used_are_shown_all_the_same(excludes: bool) -> No
     state: Any = SimpleNamespace(
         chat_template="{% if tools %}{{ tools[0].function.name }}{% else %}none{% endif %}",
         trust_request_chat_template=False,
+        template_kwargs=lambda request: {},
         exclude_tools_when_tool_choice_none=excludes,
         engine=SimpleNamespace(tokenizer=tokenizer, input_processor=fits),
     )

@@ -315,6 +315,7 @@ def test_tokenize_counts_the_tokens_of_pictures() -> None:
         check_model=lambda name: None,
         chat_template=None,
         exclude_tools_when_tool_choice_none=False,
+        template_kwargs=lambda request: {},
     )
     part = {"type": "image_url", "image_url": {"url": data_url(Image.new("RGB", (32, 32)))}}
     request = TokenizeRequest(messages=[{"role": "user", "content": [part]}])
