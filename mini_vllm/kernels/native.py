@@ -455,16 +455,17 @@ def pack(weight: Tensor, in_place: bool = False) -> Tensor:
     return packed.view(-1, columns, ROWS, *[2] * (pairs == 2))
 
 
-def pack_blocks(blocks: Tensor, bits: int, num_floats: int) -> tuple[Tensor, Tensor]:
+def pack_blocks(blocks: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Blocks of a GGUF file for `Matrix.of_groups`: `blocks` `[N, G, bytes]` uint8 are gone.
 
-    A block of 32 weights has `num_floats` float16 numbers, and then its weights, of `bits` bits.
+    A block of 32 weights has F float16 numbers, and then its weights, of `bits` bits.
 
     Returns:
         Both lie in the memory of `blocks`: the weights, as :func:`pack_int4` or :func:`pack` leave
-        them, and `[num_floats, G, N]` float16.
+        them, and `[F, G, N]` float16.
     """
-    memory, (rows, groups, _) = blocks.view(-1), blocks.shape
+    memory, (rows, groups, num_bytes) = blocks.view(-1), blocks.shape
+    num_floats = (num_bytes - 4 * bits) // 2
     floats = torch.empty(num_floats, groups, rows, dtype=torch.float16)
     function("pack_blocks")(memory.data_ptr(), floats.data_ptr(), *blocks.shape, bits, num_floats)
     weights, rest = memory.split([rows * groups * 4 * bits, floats.nbytes])

@@ -63,8 +63,7 @@ class GGUFLinearMethod:
 
     def _pack(self, layer: Linear, blocks: Tensor) -> None:
         """Convert the blocks `[N, G, bytes]` into the layout of `cpu.cpp`, in the same memory."""
-        num_floats = 2 if self.type_name == "Q4_1" else 1
-        layer.words, floats = native.pack_blocks(blocks, self.bits, num_floats)
+        layer.words, floats = native.pack_blocks(blocks, self.bits)
         _check_finite(layer, floats)
         layer.scale, layer.shift = (*floats, None)[:2]
         layer.middle = 8 if self.type_name == "Q4_0" else 0

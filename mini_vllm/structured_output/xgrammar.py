@@ -51,9 +51,9 @@ its memory: about 10 KiB of each grammar stay even after the cache has dropped i
 """
 MAX_WHITESPACE = 20
 MAX_SECONDS = 1.0
-"""Most processor time for the legal tokens of one place. The library needs milliseconds; but with a
-grammar that has more ways to read a text the longer it gets, each token may take twice as long as
-the one before, and all requests wait for it."""
+"""Most processor time for the legal tokens of one place. With a grammar that has more ways to read
+a text the longer it gets, each token may take twice as long as the one before, and all requests
+wait for it."""
 
 
 def import_xgrammar() -> Any:

@@ -1,4 +1,4 @@
-"""``flat_logprobs``: the same logprobs in a few lists, for whoever reads them like dicts."""
+"""``flat_logprobs``: the same logprobs in a few lists, read like a list of dicts."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_blocks_of_a_file_are_packed_in_their_own_memory(name: str, num_bytes: i
     q, *floats = split_blocks(blocks, name)
     floats = floats if name == "Q4_1" else floats[:1]
     bits, place = BITS[name], blocks.data_ptr()
-    words, kept = native.pack_blocks(blocks, bits, len(floats))
+    words, kept = native.pack_blocks(blocks, bits)
     assert torch.equal(words, native.pack_int4(q) if bits == 4 else native.pack(q))
     wanted = torch.stack(floats).transpose(1, 2)
     assert torch.equal(kept.view(torch.int16), wanted.contiguous().view(torch.int16))
